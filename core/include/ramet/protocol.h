@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Everything that crosses between the daemon (Python) and core (C), and between core and init.
+ * Python's copy, src/ramet/native/_protocol.py, is generated from this file by scripts/gen_protocol.py:
+ * keep one enumerator or macro a line. PROTOCOL.md explains the order of messages.
+ */
+#ifndef RAMET_PROTOCOL_H
+#define RAMET_PROTOCOL_H
+
+#include <stdint.h>
+
+#define RAMET_PROTOCOL_VERSION 1
+/* "RMT1", little endian: a stray writer is noticed at the first frame. */
+#define RAMET_FRAME_MAGIC 0x31544d52
+/* Largest frame on the socket, header included. Larger payloads travel in a memory file. */
+#define RAMET_FRAME_BYTES 65536
+/* Largest payload in a memory file. Linux bounds argv + environment at 6 MiB for the default stack. */
+#define RAMET_PAYLOAD_MAX 16777216
+/* SCM_MAX_FD is 253; no message of ours needs more than this. */
+#define RAMET_FRAME_FDS 64
+#define RAMET_RECORD_MAX 65536
+#define RAMET_NAME_MAX 64
+#define RAMET_BINDS_MAX 40
+#define RAMET_LAYERS_MAX 32
+#define RAMET_RLIMITS_MAX 16
+#define RAMET_FILTER_BYTES_MAX 32768
+#define RAMET_SANDBOXES_MAX 8192
+#define RAMET_POOL_MAX 64
+#define RAMET_FD_NONE 4294967295
+
+/* struct ramet_frame flags */
+enum ramet_frame_flag {
+  RAMET_FLAG_PAYLOAD_FD = 1, /* the payload is the content of the last descriptor, a sealed memory file */
+};
+
+/* Every frame: this header, then attributes. Little endian, no padding inside the header. */
+struct ramet_frame {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t kind;
+  uint64_t request; /* chosen by the requester, repeated in the reply; 0 in events */
+  uint32_t length;  /* payload bytes after the header, or in the memory file */
+  uint16_t fds;     /* descriptors that came along, the memory file not counted */
+  uint16_t flags;
+};
+
+/* An attribute: this header, `length` bytes of value, zero padding to 4 bytes. */
+struct ramet_attr {
+  uint16_t tag;
+  uint16_t zero;
+  uint32_t length;
+};
+
+enum ramet_kind {
+  /* daemon to core */
+  RAMET_HELLO = 1,
+  RAMET_DEFINE_ROOT = 2,
+  RAMET_DROP_ROOT = 3,
+  RAMET_DEFINE_FILTER = 4,
+  RAMET_RUN = 5,     /* create, spawn, wait, end: one request, one ENDED reply */
+  RAMET_CREATE = 6,  /* a sandbox that stays; reply OK when it stands */
+  RAMET_SPAWN = 7,   /* a command in a standing sandbox; reply OK, then an EXITED event */
+  RAMET_KILL = 8,    /* end a sandbox; its ENDED follows */
+  RAMET_LIST = 9,
+  RAMET_STATUS = 10,
+  RAMET_SHUTDOWN = 11,
+  RAMET_SET_POOL = 12,
+  RAMET_RECORD = 13, /* replace a sandbox's opaque record */
+  /* core to daemon */
+  RAMET_OK = 32,
+  RAMET_ERROR = 33,
+  RAMET_EXITED = 34, /* event: a command ended, its sandbox stays */
+  RAMET_ENDED = 35,  /* reply to RUN, or event: the sandbox is gone */
+  RAMET_READY = 36,  /* first frame on the control connection of a new core */
+  /* core to init */
+  RAMET_INIT_PREPARE = 64,
+  RAMET_INIT_ENTER = 65, /* take root and limits */
+  RAMET_INIT_SPAWN = 66,
+  RAMET_INIT_RUN = 67, /* ENTER and SPAWN in one; init ends with the command */
+  /* init to core */
+  RAMET_INIT_PREPARED = 80,
+  RAMET_INIT_ENTERED = 81,
+  RAMET_INIT_SPAWNED = 82,
+  RAMET_INIT_EXITED = 83,
+  RAMET_INIT_FAILED = 84,
+};
+
+enum ramet_tag {
+  /* errors */
+  RAMET_TAG_CODE = 1,   /* text: stable code, e.g. "isolation_failed" */
+  RAMET_TAG_STEP = 2,   /* u32: enum ramet_step */
+  RAMET_TAG_ERRNO = 3,  /* u32 */
+  RAMET_TAG_TEXT = 4,   /* text for people */
+  RAMET_TAG_FIELD = 5,  /* text: the attribute or argument at fault */
+  /* session */
+  RAMET_TAG_VERSION = 10,   /* u32 */
+  RAMET_TAG_CORE_ID = 11,   /* u64, random at start */
+  RAMET_TAG_GRACE_NS = 12,  /* u64 */
+  RAMET_TAG_POOL_SIZE = 13, /* u32 */
+  RAMET_TAG_POOL_READY = 14, /* u32 */
+  RAMET_TAG_SANDBOXES = 15, /* u32 */
+  RAMET_TAG_SINGLE_UID = 16, /* u32: 1 when only one id is mapped */
+  RAMET_TAG_RUNS = 17,      /* u64: sandboxes ended since start */
+  RAMET_TAG_ROOTS = 18,     /* u32 */
+  RAMET_TAG_PROGRAM = 19,   /* text: version of core */
+  /* plan */
+  RAMET_TAG_SANDBOX = 30,   /* u64, chosen by the daemon, never 0 */
+  RAMET_TAG_ROOT = 31,      /* u32, chosen by the daemon, never 0 */
+  RAMET_TAG_FILTER = 32,    /* u32, chosen by the daemon, never 0 */
+  RAMET_TAG_HOSTNAME = 33,  /* text */
+  RAMET_TAG_DISK_BYTES = 34, /* u64 */
+  RAMET_TAG_DISK_INODES = 35, /* u64 */
+  RAMET_TAG_NETWORK = 36,   /* u32: enum ramet_network */
+  RAMET_TAG_RLIMIT = 37,    /* u32 resource, u32 zero, u64 soft, u64 hard; repeated */
+  RAMET_TAG_PROCESSES = 38, /* u64: most processes and threads of the guest */
+  RAMET_TAG_WALL_NS = 39,   /* u64: from arrival of the request to the end of every process */
+  RAMET_TAG_OWNED = 40,     /* u32: 1 = ends with the control connection */
+  RAMET_TAG_RECORD = 41,    /* bytes */
+  RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO (tests) */
+  /* command */
+  RAMET_TAG_COMMAND = 50, /* u32: number of the command in its sandbox */
+  RAMET_TAG_ARG = 51,     /* text; repeated */
+  RAMET_TAG_ENV = 52,     /* text NAME=value; repeated */
+  RAMET_TAG_CWD = 53,     /* text, absolute */
+  RAMET_TAG_UID = 54,     /* u32 */
+  RAMET_TAG_GID = 55,     /* u32 */
+  RAMET_TAG_STDIN = 56,   /* u32: index of the frame's descriptor; absent: /dev/null */
+  RAMET_TAG_STDOUT = 57,
+  RAMET_TAG_STDERR = 58,
+  /* results */
+  RAMET_TAG_STATUS = 70,    /* u32: wait status of the command */
+  RAMET_TAG_REASON = 71,    /* u32: enum ramet_reason */
+  RAMET_TAG_USER_NS = 72,   /* u64 */
+  RAMET_TAG_SYSTEM_NS = 73, /* u64 */
+  RAMET_TAG_PEAK_BYTES = 74, /* u64: largest resident set of one process */
+  RAMET_TAG_ELAPSED_NS = 75, /* u64: from arrival to the end of the command */
+  RAMET_TAG_DISK_PEAK = 76, /* u64: bytes in the writable layer at the end */
+  RAMET_TAG_PID = 77,       /* u32: pid inside the sandbox */
+  RAMET_TAG_LINGERING = 78, /* u32: 1 when a process did not die in time (uninterruptible sleep) */
+  RAMET_TAG_SETUP_NS = 79,  /* u64: from arrival to the command's exec */
+  /* roots */
+  RAMET_TAG_DIR = 90,   /* u32 mode, path */
+  RAMET_TAG_LINK = 91,  /* u32 length of target, target, path */
+  RAMET_TAG_FILE = 92,  /* u32 mode, u32 length of path, path, content */
+  RAMET_TAG_BIND = 93,  /* u32 flags, u32 descriptor index or FD_NONE, u32 length of source, source, target */
+  RAMET_TAG_LAYER = 94, /* u32 descriptor index or FD_NONE, path; topmost first */
+  RAMET_TAG_BYTES = 95, /* raw bytes: the seccomp program */
+};
+
+enum ramet_bind_flag {
+  RAMET_BIND_READ_ONLY = 1,
+};
+
+enum ramet_network {
+  RAMET_NETWORK_NONE = 0, /* a network namespace with nothing but a loopback that is up */
+};
+
+enum ramet_reason {
+  RAMET_REASON_EXIT = 0,
+  RAMET_REASON_SIGNAL = 1,
+  RAMET_REASON_TIMEOUT = 2,
+  RAMET_REASON_KILLED = 3, /* by request, or because its owner went */
+  RAMET_REASON_LOST = 4,   /* init died unasked: a defect or the host's out-of-memory killer */
+};
+
+/* Named steps. A failure carries the step and errno; RAMET_TAG_FAULT makes one fail on purpose. */
+enum ramet_step {
+  RAMET_STEP_NONE = 0,
+  /* launcher */
+  RAMET_STEP_CLONE_CORE = 1,
+  RAMET_STEP_MAP_IDS = 2,
+  RAMET_STEP_TAKE_IDS = 3,
+  /* core, once */
+  RAMET_STEP_PRIVATE_MOUNTS = 10,
+  RAMET_STEP_KEEP_HOST_MOUNTS = 11,
+  RAMET_STEP_CORE_ROOT = 12,
+  RAMET_STEP_CORE_PROC = 13,
+  RAMET_STEP_CORE_DEV = 14,
+  RAMET_STEP_LEAVE_HOST_ROOT = 15,
+  /* core, a root */
+  RAMET_STEP_ROOT_SKELETON = 20,
+  RAMET_STEP_ROOT_BIND = 21,
+  RAMET_STEP_ROOT_LAYER = 22,
+  /* core, a pool entry */
+  RAMET_STEP_CLONE_INIT = 30,
+  RAMET_STEP_MAP_INIT = 31,
+  /* init, before hand-out */
+  RAMET_STEP_INIT_PROTECT = 40,
+  RAMET_STEP_INIT_IDS = 41,
+  RAMET_STEP_INIT_NETWORK = 48,
+  RAMET_STEP_INIT_LOOPBACK = 42,
+  RAMET_STEP_INIT_PROC = 43,
+  RAMET_STEP_INIT_MASK_PROC = 44,
+  RAMET_STEP_INIT_PTS = 45,
+  RAMET_STEP_INIT_DEV = 46,
+  RAMET_STEP_INIT_BOUNDING_SET = 47,
+  /* core, hand-out */
+  RAMET_STEP_UPPER = 50,
+  RAMET_STEP_OVERLAY = 51,
+  RAMET_STEP_CLONE_BINDS = 52,
+  RAMET_STEP_SEND_PLAN = 53,
+  /* init, hand-out */
+  RAMET_STEP_ATTACH_ROOT = 60,
+  RAMET_STEP_ATTACH_BINDS = 61,
+  RAMET_STEP_ATTACH_PROC = 62,
+  RAMET_STEP_ATTACH_DEV = 63,
+  RAMET_STEP_ATTACH_SHM = 64,
+  RAMET_STEP_PIVOT_ROOT = 65,
+  RAMET_STEP_DETACH_OLD_ROOT = 66,
+  RAMET_STEP_HOSTNAME = 67,
+  RAMET_STEP_NETWORK = 68,
+  /* the command's process */
+  RAMET_STEP_FORK_COMMAND = 80,
+  RAMET_STEP_SESSION = 81,
+  RAMET_STEP_STREAMS = 82,
+  RAMET_STEP_CLOSE_DESCRIPTORS = 83,
+  RAMET_STEP_RLIMITS = 84,
+  RAMET_STEP_WORKING_DIRECTORY = 85,
+  RAMET_STEP_SWITCH_USER = 86,
+  RAMET_STEP_DROP_CAPABILITIES = 87,
+  RAMET_STEP_NO_NEW_PRIVS = 88,
+  RAMET_STEP_SECCOMP = 89,
+  RAMET_STEP_EXEC = 90,
+};
+
+#endif

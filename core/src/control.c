@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "control.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "filters.h"
+#include "log.h"
+#include "rootfs.h"
+#include "sandbox.h"
+
+/* Frames for a daemon that is not there, or does not read. More than this and core ends: it may not grow for ever. */
+#define QUEUE_MAX 65536
+
+struct queued {
+  struct queued *next;
+  uint16_t kind;
+  uint64_t request;
+  struct writer writer;
+};
+
+static struct watch connection_watch, listener_watch;
+static int connection = -1;
+static int listener = -1;
+static int runtime_dir = -1;
+static uid_t peer_uid;
+static bool greeted; /* false on a connection that has not said HELLO yet */
+static uint64_t core_id, grace_ns;
+static uint32_t pool_size;
+static struct deadline grace;
+static struct queued *queue_head, **queue_tail = &queue_head;
+static int queue_length;
+static uint8_t receive_buffer[RAMET_FRAME_BYTES];
+
+/* ---- sending -------------------------------------------------------------------------------------------------- */
+
+static void
+enqueue(uint16_t kind, uint64_t request, struct writer *writer)
+{
+  struct queued *item = malloc(sizeof *item);
+
+  if (!item || ++queue_length > QUEUE_MAX)
+    _exit(EXIT_DEFECT);
+  *item = (struct queued){NULL, kind, request, *writer};
+  memset(writer, 0, sizeof *writer);
+  *queue_tail = item;
+  queue_tail = &item->next;
+  if (connection >= 0)
+    loop_change(connection, &connection_watch, EPOLLIN | EPOLLOUT);
+}
+
+static void
+flush(void)
+{
+  while (queue_head && connection >= 0 && greeted) {
+    struct queued *item = queue_head;
+    if (frame_send(connection, item->kind, item->request, &item->writer, NULL, 0) < 0)
+      return; /* EAGAIN: EPOLLOUT comes; EPIPE: the close comes */
+    queue_head = item->next;
+    if (!queue_head)
+      queue_tail = &queue_head;
+    queue_length--;
+    writer_free(&item->writer);
+    free(item);
+  }
+  if (connection >= 0)
+    loop_change(connection, &connection_watch, EPOLLIN);
+}
+
+void
+control_reply(uint16_t kind, uint64_t request, struct writer *writer)
+{
+  /* Replies to requests of a daemon that is gone have no reader; events wait for the next one. */
+  if (connection < 0 && request != 0)
+    return;
+  if (connection >= 0 && greeted && !queue_head && frame_send(connection, kind, request, writer, NULL, 0) == 0)
+    return;
+  enqueue(kind, request, writer);
+}
+
+void
+control_refuse(uint64_t request, const struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_err(&writer, err);
+  control_reply(RAMET_ERROR, request, &writer);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------- */
+
+static void
+describe_core(struct writer *writer)
+{
+  put_u32(writer, RAMET_TAG_VERSION, RAMET_PROTOCOL_VERSION);
+  put_u64(writer, RAMET_TAG_CORE_ID, core_id);
+  put_u64(writer, RAMET_TAG_GRACE_NS, grace_ns);
+  put_u32(writer, RAMET_TAG_SINGLE_UID, sandbox_single_uid());
+  put_text(writer, RAMET_TAG_PROGRAM, RAMET_VERSION);
+}
+
+static void
+describe_state(struct writer *writer)
+{
+  describe_core(writer);
+  put_u32(writer, RAMET_TAG_POOL_SIZE, pool_size);
+  put_u32(writer, RAMET_TAG_POOL_READY, (uint32_t)sandbox_count(SANDBOX_POOLED));
+  put_u32(writer, RAMET_TAG_SANDBOXES,
+          (uint32_t)(sandbox_count(SANDBOX_STARTING) + sandbox_count(SANDBOX_RUNNING) +
+                     sandbox_count(SANDBOX_STANDING)));
+  put_u32(writer, RAMET_TAG_ROOTS, (uint32_t)root_count());
+  put_u64(writer, RAMET_TAG_RUNS, sandbox_ended_count());
+}
+
+static void
+reply_ok(uint64_t request)
+{
+  struct writer nothing = {0};
+
+  control_reply(RAMET_OK, request, &nothing);
+}
+
+static void
+list(uint64_t request)
+{
+  for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = sandbox_next(sandbox)) {
+    cleanup_writer struct writer writer = {0};
+    if (sandbox->id == 0 || sandbox->told)
+      continue;
+    put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+    put_u32(&writer, RAMET_TAG_OWNED, sandbox->owned);
+    put_bytes(&writer, RAMET_TAG_RECORD, sandbox->record, sandbox->record_length);
+    control_reply(RAMET_OK, request, &writer);
+  }
+  reply_ok(request);
+}
+
+/* The one attribute of a small request; 0 when it is missing. */
+static int
+one_number(const struct frame *frame, uint16_t wanted, uint64_t *out, struct span *record, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint16_t tag;
+  int more;
+
+  *out = 0;
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
+    uint32_t small = 0;
+    if (tag == RAMET_TAG_RECORD && record) {
+      *record = value;
+      continue;
+    }
+    if (tag != wanted || (span_u64(value, out) < 0 && span_u32(value, &small) < 0))
+      return err_field(err, "payload", "tag %u of %u bytes does not belong here", tag, value.length);
+    if (value.length == sizeof small)
+      *out = small;
+  }
+  return more;
+}
+
+static enum ramet_step
+requested_fault(const struct frame *frame)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint32_t step = 0;
+  uint16_t tag;
+
+  while (attr_next(&walk, &tag, &value, &ignored) > 0)
+    if (tag == RAMET_TAG_FAULT && span_u32(value, &step) == 0)
+      break;
+  return (enum ramet_step)step;
+}
+
+static int
+handle_define_root(struct frame *frame, struct err *err)
+{
+  fault_arm(requested_fault(frame));
+  int result = root_define(frame, err);
+  fault_arm(RAMET_STEP_NONE);
+  return result;
+}
+
+static int
+handle_set_pool(struct frame *frame, struct err *err)
+{
+  uint64_t number;
+
+  if (one_number(frame, RAMET_TAG_POOL_SIZE, &number, NULL, err) < 0)
+    return -1;
+  if (number > RAMET_POOL_MAX)
+    return err_field(err, "pool_size", "is above %d", RAMET_POOL_MAX);
+  pool_size = (uint32_t)number;
+  return 0;
+}
+
+static int
+handle_simple(struct frame *frame, struct err *err)
+{
+  uint64_t number;
+  struct span record = {0};
+
+  switch (frame->kind) {
+  case RAMET_DEFINE_ROOT:
+    return handle_define_root(frame, err);
+  case RAMET_DROP_ROOT:
+    return one_number(frame, RAMET_TAG_ROOT, &number, NULL, err) < 0 ? -1 : root_drop((uint32_t)number, err);
+  case RAMET_DEFINE_FILTER:
+    return filter_define(frame, err);
+  case RAMET_KILL:
+    return one_number(frame, RAMET_TAG_SANDBOX, &number, NULL, err) < 0 ? -1 : sandbox_kill(number, err);
+  case RAMET_RECORD:
+    return one_number(frame, RAMET_TAG_SANDBOX, &number, &record, err) < 0
+               ? -1
+               : sandbox_set_record(number, record, err);
+  case RAMET_SET_POOL:
+    return handle_set_pool(frame, err);
+  case RAMET_SHUTDOWN:
+    loop_stop();
+    return 0;
+  default:
+    return err_field(err, "kind", "core knows no request %u", frame->kind);
+  }
+}
+
+static void
+handle(struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+  struct err err = {0};
+
+  switch (frame->kind) {
+  case RAMET_HELLO:
+    describe_core(&writer);
+    greeted = true;
+    control_reply(RAMET_OK, frame->request, &writer);
+    return;
+  case RAMET_STATUS:
+    describe_state(&writer);
+    control_reply(RAMET_OK, frame->request, &writer);
+    return;
+  case RAMET_LIST:
+    list(frame->request);
+    return;
+  case RAMET_RUN:
+  case RAMET_CREATE:
+  case RAMET_SPAWN:
+    /* Answered later, unless refused. */
+    if ((frame->kind == RAMET_SPAWN ? sandbox_spawn(frame, &err) : sandbox_start(frame, &err)) < 0)
+      control_refuse(frame->request, &err);
+    return;
+  default:
+    if (handle_simple(frame, &err) < 0)
+      control_refuse(frame->request, &err);
+    else
+      reply_ok(frame->request);
+  }
+}
+
+/* ---- connections ---------------------------------------------------------------------------------------------- */
+
+static void
+grace_over(struct deadline *deadline)
+{
+  (void)deadline;
+  log_text("grace_over", "no daemon came back");
+  loop_stop();
+}
+
+/* Replies to the daemon that went are dropped, events are kept. */
+static void
+drop_replies(void)
+{
+  struct queued **at = &queue_head;
+
+  while (*at) {
+    struct queued *item = *at;
+    if (item->request == 0) {
+      at = &item->next;
+      continue;
+    }
+    *at = item->next;
+    queue_length--;
+    writer_free(&item->writer);
+    free(item);
+  }
+  queue_tail = at;
+}
+
+static void
+connection_gone(void)
+{
+  loop_remove(connection, &connection_watch);
+  close_fd(&connection);
+  if (!greeted)
+    return; /* a visitor that never was the control connection; the grace period runs on */
+  greeted = false;
+  drop_replies();
+  sandbox_owner_gone();
+  deadline_set(&grace, loop_now() + grace_ns);
+}
+
+static void
+connection_ready(struct watch *watch, uint32_t events)
+{
+  struct frame frame;
+  struct err err = {0};
+
+  (void)watch;
+  if (events & EPOLLOUT)
+    flush();
+  if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+    return;
+  switch (frame_receive(connection, receive_buffer, &frame, &err)) {
+  case FRAME_NONE:
+    return;
+  case FRAME_CLOSED:
+    connection_gone();
+    return;
+  case FRAME_MALFORMED:
+    control_refuse(frame.request, &err);
+    return;
+  case FRAME_GOT:
+    break;
+  }
+  if (!greeted && frame.kind != RAMET_HELLO) {
+    frame_release(&frame);
+    connection_gone();
+    return;
+  }
+  bool first = !greeted;
+  handle(&frame);
+  frame_release(&frame);
+  if (first) {
+    deadline_clear(&grace);
+    flush();
+  }
+}
+
+static int
+peer_of(int fd, uid_t *uid)
+{
+  struct ucred credentials;
+  socklen_t length = sizeof credentials;
+
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0)
+    return -1;
+  *uid = credentials.uid;
+  return 0;
+}
+
+static void
+listener_ready(struct watch *watch, uint32_t events)
+{
+  uid_t uid;
+
+  (void)watch;
+  (void)events;
+  cleanup_fd int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0)
+    return;
+  if (peer_of(fd, &uid) < 0 || uid != peer_uid) {
+    log_text("peer_refused", "another user connected to core.sock");
+    return;
+  }
+  if (connection >= 0) {
+    log_text("peer_refused", "a daemon is connected already");
+    return;
+  }
+  if (loop_add(fd, &connection_watch, EPOLLIN) < 0)
+    return;
+  connection = steal_fd(&fd);
+}
+
+uint32_t
+control_pool_size(void)
+{
+  return pool_size;
+}
+
+void
+control_close(void)
+{
+  flush();
+  if (runtime_dir >= 0)
+    unlinkat(runtime_dir, "core.sock", 0);
+}
+
+int
+control_setup(const struct control_options *options, struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+
+  connection = options->connection;
+  listener = options->listener;
+  runtime_dir = options->runtime_dir;
+  grace_ns = options->grace_ns;
+  pool_size = options->pool_size;
+  grace.fire = grace_over;
+  connection_watch.ready = connection_ready;
+  listener_watch.ready = listener_ready;
+  if (getrandom(&core_id, sizeof core_id, 0) != sizeof core_id)
+    return err_code(err, "internal", "getrandom: %s", strerror(errno));
+  /* The maker of the first connection is whom later ones must equal. Host ids without a place in core's user
+   * namespace all look alike here (65534): there the modes of core.sock and its directory are the check. */
+  if (peer_of(connection, &peer_uid) < 0 || loop_add(connection, &connection_watch, EPOLLIN) < 0)
+    return err_code(err, "internal", "the control connection: %s", strerror(errno));
+  if (listener >= 0 && loop_add(listener, &listener_watch, EPOLLIN) < 0)
+    return err_code(err, "internal", "core.sock: %s", strerror(errno));
+  greeted = true;
+  describe_core(&writer);
+  control_reply(RAMET_READY, 0, &writer);
+  return 0;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The daemon's side of core: the control connection, its requests, and what waits for the next daemon. */
+#ifndef RAMET_CONTROL_H
+#define RAMET_CONTROL_H
+
+#include "loop.h"
+#include "wire.h"
+
+struct control_options {
+  int connection;   /* the first control connection */
+  int listener;     /* core.sock, or -1 */
+  int runtime_dir;  /* descriptor of the directory that holds core.sock, or -1 */
+  uint64_t grace_ns;
+  uint32_t pool_size;
+};
+
+int control_setup(const struct control_options *options, struct err *err) MUST_CHECK;
+/* Sends, or queues until the connection takes it; without a connection, events wait for the next daemon. */
+void control_reply(uint16_t kind, uint64_t request, struct writer *writer);
+void control_refuse(uint64_t request, const struct err *err);
+uint32_t control_pool_size(void);
+/* Removes core.sock. */
+void control_close(void);
+
+#endif

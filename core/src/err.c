@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static enum ramet_step fault_armed = RAMET_STEP_NONE;
+
+static void
+err_fill(struct err *err, const char *code, const char *format, va_list args)
+{
+  snprintf(err->code, sizeof err->code, "%s", code);
+  vsnprintf(err->text, sizeof err->text, format, args);
+}
+
+int
+err_step(struct err *err, enum ramet_step step, const char *format, ...)
+{
+  int number = errno;
+  va_list args;
+
+  memset(err, 0, sizeof *err);
+  err->step = step;
+  err->number = number;
+  va_start(args, format);
+  err_fill(err, "isolation_failed", format, args);
+  va_end(args);
+  return -1;
+}
+
+int
+err_field(struct err *err, const char *field, const char *format, ...)
+{
+  va_list args;
+
+  memset(err, 0, sizeof *err);
+  snprintf(err->field, sizeof err->field, "%s", field);
+  va_start(args, format);
+  err_fill(err, "malformed", format, args);
+  va_end(args);
+  return -1;
+}
+
+int
+err_code(struct err *err, const char *code, const char *format, ...)
+{
+  va_list args;
+
+  memset(err, 0, sizeof *err);
+  va_start(args, format);
+  err_fill(err, code, format, args);
+  va_end(args);
+  return -1;
+}
+
+void
+fault_arm(enum ramet_step step)
+{
+  fault_armed = step;
+}
+
+int
+fault_here(enum ramet_step step, struct err *err)
+{
+  if (fault_armed != step || step == RAMET_STEP_NONE)
+    return 0;
+  errno = EIO;
+  return err_step(err, step, "fault injected");
+}

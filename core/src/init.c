@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Pid 1 of a sandbox: prepares what knows no root, waits in the pool, takes root and limits at hand-out, starts
+ * commands, reaps everything, reports exits. It holds capabilities inside the sandbox's namespaces only, keeps no
+ * descriptor but its channel, and guests can neither trace it (they lack its capabilities), nor signal it (the
+ * kernel drops signals to pid 1 from inside), nor change its limits (the filter refuses pid 1). */
+#define _GNU_SOURCE
+#include "init.h"
+
+#include <limits.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/wait.h>
+
+#include "confine.h"
+#include "corefs.h"
+#include "mounts.h"
+#include "syscalls.h"
+#include "title.h"
+
+struct running {
+  struct running *next;
+  int pid;
+  uint32_t number;
+};
+
+static int channel = -1;
+static int child_signals = -1;
+static struct running *commands;
+static int run_pid;  /* the command of RUN: init ends with it */
+static int run_status;
+static struct rusage run_usage;
+static uint8_t *receive_buffer;
+
+/* ---- before hand-out ------------------------------------------------------------------------------------------ */
+
+static int
+protect_self(struct err *err)
+{
+  sigset_t all;
+
+  if (fault_here(RAMET_STEP_INIT_PROTECT, err) < 0)
+    return -1;
+  /* Core is pid 1 of the outer namespace, so its end is ours anyhow; this is for the moment before PREPARE. */
+  title_set("ramet-init");
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_INIT_PROTECT, "prctl: %s", strerror(errno));
+  sigfillset(&all);
+  if (sigprocmask(SIG_SETMASK, &all, NULL) < 0)
+    return err_step(err, RAMET_STEP_INIT_PROTECT, "sigprocmask: %s", strerror(errno));
+  return 0;
+}
+
+static int
+take_ids(struct err *err)
+{
+  if (fault_here(RAMET_STEP_INIT_IDS, err) < 0)
+    return -1;
+  if (getuid() != 0 || getgid() != 0) {
+    errno = EPERM;
+    return err_step(err, RAMET_STEP_INIT_IDS, "uid %u, gid %u inside", getuid(), getgid());
+  }
+  /* Only now: while core writes the id maps, /proc/PID has to belong to it. */
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_INIT_IDS, "prctl: %s", strerror(errno));
+  return 0;
+}
+
+static int
+own_network(struct err *err)
+{
+  if (fault_here(RAMET_STEP_INIT_NETWORK, err) < 0)
+    return -1;
+  if (unshare(CLONE_NEWNET) < 0)
+    return err_step(err, RAMET_STEP_INIT_NETWORK, "unshare: %s", strerror(errno));
+  return 0;
+}
+
+static int
+raise_loopback(struct err *err)
+{
+  struct ifreq request = {.ifr_name = "lo"};
+  cleanup_fd int fd = -1;
+
+  if (fault_here(RAMET_STEP_INIT_LOOPBACK, err) < 0)
+    return -1;
+  fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  request.ifr_flags = IFF_UP | IFF_LOOPBACK | IFF_RUNNING;
+  if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &request) < 0)
+    return err_step(err, RAMET_STEP_INIT_LOOPBACK, "raise lo: %s", strerror(errno));
+  return 0;
+}
+
+/* What container runtimes hide. Most of it only host root could read, whom no guest ever is; keys and key-users show
+ * the host user's keyrings, the rest names hardware. */
+static const char *const proc_masked[] = {
+    "acpi",          "asound",      "bus",          "fs",          "irq",        "kcore",      "keys",
+    "key-users",     "kallsyms",    "kmsg",         "driver",      "iomem",      "ioports",    "interrupts",
+    "latency_stats", "mtrr",        "pagetypeinfo", "sched_debug", "scsi",       "slabinfo",   "sysrq-trigger",
+    "timer_list",    "timer_stats", "vmallocinfo",  "kpagecgroup", "kpagecount", "kpageflags",
+};
+
+static int
+mask_entry(int proc, const char *name, struct err *err)
+{
+  struct stat st;
+
+  if (fstatat(proc, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+    if (errno == ENOENT)
+      return 0;
+    return err_step(err, RAMET_STEP_INIT_MASK_PROC, "stat %s: %s", name, strerror(errno));
+  }
+  /* A file that nobody but the host's root may touch is closed by its mode: no id of a guest is host root. */
+  if (S_ISREG(st.st_mode) && (st.st_mode & 0077) == 0 && st.st_uid != 0)
+    return 0;
+  const char *cover = S_ISDIR(st.st_mode) ? COREFS_EMPTY : "/dev/null";
+  cleanup_fd int mount = tree_clone(AT_FDCWD, cover, RAMET_STEP_INIT_MASK_PROC, err);
+  if (mount < 0)
+    return -1;
+  return tree_attach(mount, proc, name, RAMET_STEP_INIT_MASK_PROC, err);
+}
+
+static int
+mount_proc(struct err *err)
+{
+  if (fault_here(RAMET_STEP_INIT_PROC, err) < 0)
+    return -1;
+  cleanup_fd int proc = filesystem_make("proc", NULL, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
+                                        RAMET_STEP_INIT_PROC, err);
+  if (proc < 0 || tree_attach(proc, AT_FDCWD, COREFS_PROC, RAMET_STEP_INIT_PROC, err) < 0)
+    return -1;
+  if (fault_here(RAMET_STEP_INIT_MASK_PROC, err) < 0)
+    return -1;
+  /* Network sysctls belong to the sandbox's uid 0 by mode: only the mount keeps them from being written. */
+  cleanup_fd int sys = tree_clone(proc, "sys", RAMET_STEP_INIT_MASK_PROC, err);
+  if (sys < 0 || tree_set_read_only(sys, RAMET_STEP_INIT_MASK_PROC, err) < 0 ||
+      tree_attach(sys, proc, "sys", RAMET_STEP_INIT_MASK_PROC, err) < 0)
+    return -1;
+  for (size_t i = 0; i < sizeof proc_masked / sizeof proc_masked[0]; i++)
+    if (mask_entry(proc, proc_masked[i], err) < 0)
+      return -1;
+  return 0;
+}
+
+static int
+mount_dev(struct err *err)
+{
+  static const char *const options[] = {"mode", "0620", "ptmxmode", "0666", NULL};
+
+  if (fault_here(RAMET_STEP_INIT_DEV, err) < 0)
+    return -1;
+  /* The copy that came with the namespace is locked in place; a clone of it can be moved. */
+  cleanup_fd int dev = tree_clone(AT_FDCWD, "/dev", RAMET_STEP_INIT_DEV, err);
+  if (dev < 0 || tree_attach(dev, AT_FDCWD, COREFS_DEV, RAMET_STEP_INIT_DEV, err) < 0)
+    return -1;
+  if (fault_here(RAMET_STEP_INIT_PTS, err) < 0)
+    return -1;
+  cleanup_fd int pts =
+      filesystem_make("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, RAMET_STEP_INIT_PTS, err);
+  if (pts < 0)
+    return -1;
+  return tree_attach(pts, AT_FDCWD, COREFS_DEV "/pts", RAMET_STEP_INIT_PTS, err);
+}
+
+static int
+prepare(struct err *err)
+{
+  return take_ids(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0 || mount_proc(err) < 0 ||
+                 mount_dev(err) < 0 || confine_bounding_set(err) < 0
+             ? -1
+             : 0;
+}
+
+/* ---- hand-out ------------------------------------------------------------------------------------------------- */
+
+static int
+attach_binds(int root, const struct plan *plan, const int *mounts, struct err *err)
+{
+  char path[PATH_MAX];
+
+  if (fault_here(RAMET_STEP_ATTACH_BINDS, err) < 0)
+    return -1;
+  for (int i = 0; i < plan->bind_count; i++) {
+    struct span target = plan->targets[i];
+    memcpy(path, target.data + 1, target.length - 1);
+    path[target.length - 1] = 0;
+    if (tree_attach(mounts[i], root, path, RAMET_STEP_ATTACH_BINDS, err) < 0)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+move_prepared(const char *from, int root, const char *to, enum ramet_step step, struct err *err)
+{
+  if (fault_here(step, err) < 0)
+    return -1;
+  if (sys_move_mount(AT_FDCWD, from, root, to, 0) < 0)
+    return err_step(err, step, "move_mount to /%s: %s", to, strerror(errno));
+  return 0;
+}
+
+static int
+pivot(int root, struct err *err)
+{
+  if (fault_here(RAMET_STEP_PIVOT_ROOT, err) < 0)
+    return -1;
+  if (fchdir(root) < 0 || sys_pivot_root(".", ".") < 0)
+    return err_step(err, RAMET_STEP_PIVOT_ROOT, "pivot_root: %s", strerror(errno));
+  if (fault_here(RAMET_STEP_DETACH_OLD_ROOT, err) < 0)
+    return -1;
+  if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+    return err_step(err, RAMET_STEP_DETACH_OLD_ROOT, "umount: %s", strerror(errno));
+  return 0;
+}
+
+/* `mounts`: the overlay, /dev/shm, one a bind. */
+static int
+enter_root(const struct plan *plan, const int *mounts, struct err *err)
+{
+  int root = mounts[0];
+
+  if (fault_here(RAMET_STEP_ATTACH_ROOT, err) < 0 ||
+      tree_attach(root, AT_FDCWD, COREFS_NEW_ROOT, RAMET_STEP_ATTACH_ROOT, err) < 0)
+    return -1;
+  if (attach_binds(root, plan, mounts + 2, err) < 0)
+    return -1;
+  if (move_prepared(COREFS_PROC, root, "proc", RAMET_STEP_ATTACH_PROC, err) < 0 ||
+      move_prepared(COREFS_DEV, root, "dev", RAMET_STEP_ATTACH_DEV, err) < 0)
+    return -1;
+  if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 ||
+      tree_attach(mounts[1], root, "dev/shm", RAMET_STEP_ATTACH_SHM, err) < 0)
+    return -1;
+  if (pivot(root, err) < 0)
+    return -1;
+  if (fault_here(RAMET_STEP_HOSTNAME, err) < 0)
+    return -1;
+  if (plan->hostname[0] && sethostname(plan->hostname, strlen(plan->hostname)) < 0)
+    return err_step(err, RAMET_STEP_HOSTNAME, "sethostname: %s", strerror(errno));
+  /* RAMET_NETWORK_NONE: the namespace of the pool entry as it is. */
+  return fault_here(RAMET_STEP_NETWORK, err);
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------------- */
+
+static void
+tell(uint16_t kind, uint64_t request, const struct writer *writer)
+{
+  if (frame_send(channel, kind, request, writer, NULL, 0) < 0)
+    _exit(EXIT_DEFECT);
+}
+
+static void
+tell_failed(uint64_t request, const struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_err(&writer, err);
+  tell(RAMET_INIT_FAILED, request, &writer);
+}
+
+static uint64_t
+nanoseconds(struct timeval time)
+{
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_usec * 1000u;
+}
+
+static uint64_t
+disk_used(void)
+{
+  struct statfs fs;
+
+  if (statfs("/", &fs) < 0)
+    return 0;
+  return (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+}
+
+/* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
+static void
+tell_exited(uint32_t number, int status, const struct rusage *usage)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u32(&writer, RAMET_TAG_COMMAND, number);
+  put_u32(&writer, RAMET_TAG_STATUS, (uint32_t)status);
+  put_u64(&writer, RAMET_TAG_USER_NS, nanoseconds(usage->ru_utime));
+  put_u64(&writer, RAMET_TAG_SYSTEM_NS, nanoseconds(usage->ru_stime));
+  put_u64(&writer, RAMET_TAG_PEAK_BYTES, (uint64_t)usage->ru_maxrss * 1024u);
+  put_u64(&writer, RAMET_TAG_DISK_PEAK, disk_used());
+  tell(RAMET_INIT_EXITED, 0, &writer);
+}
+
+static void
+tell_spawned(uint64_t request, uint32_t number, int pid)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u32(&writer, RAMET_TAG_COMMAND, number);
+  put_u32(&writer, RAMET_TAG_PID, (uint32_t)pid);
+  tell(RAMET_INIT_SPAWNED, request, &writer);
+}
+
+static int
+spawn(struct plan *plan, const int *streams, uint64_t request, struct err *err)
+{
+  if (plan_strings(plan, err) < 0)
+    return -1;
+  int pid = confine_spawn(plan, streams, err);
+  if (pid < 0)
+    return -1;
+  tell_spawned(request, plan->command.number, pid);
+  return pid;
+}
+
+/* A standing sandbox: the command's number is remembered until it is reaped. */
+static int
+remember(int pid, uint32_t number, struct err *err)
+{
+  struct running *command = malloc(sizeof *command);
+
+  if (!command)
+    return err_code(err, "internal", "no memory for a command");
+  *command = (struct running){commands, pid, number};
+  commands = command;
+  return 0;
+}
+
+/* The sandbox's plan is kept for later commands: its limits and filter are theirs too. */
+static struct plan standing;
+static void *standing_payload;
+
+static int
+keep_plan(const struct plan *plan, struct err *err)
+{
+  struct err ignored;
+
+  standing_payload = malloc(plan->payload.length);
+  if (!standing_payload)
+    return err_code(err, "internal", "no memory for the plan");
+  memcpy(standing_payload, plan->payload.data, plan->payload.length);
+  struct span copy = {standing_payload, plan->payload.length};
+  return plan_decode(copy, PLAN_CREATE, true, 0, &standing, &ignored);
+}
+
+static int
+handle_enter(struct frame *frame, struct err *err)
+{
+  struct plan plan;
+
+  if (plan_decode(frame->payload, PLAN_CREATE, true, 0, &plan, err) < 0)
+    return -1;
+  if (frame->fd_count != plan.bind_count + 2)
+    return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
+  if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
+    return -1;
+  struct writer nothing = {0};
+  tell(RAMET_INIT_ENTERED, frame->request, &nothing);
+  return 0;
+}
+
+static int
+handle_spawn(struct frame *frame, struct err *err)
+{
+  struct plan plan;
+
+  if (plan_decode(frame->payload, PLAN_SPAWN, false, frame->fd_count, &plan, err) < 0)
+    return -1;
+  memcpy(plan.rlimits, standing.rlimits, sizeof plan.rlimits);
+  plan.rlimit_count = standing.rlimit_count;
+  plan.processes = standing.processes;
+  plan.filter_program = standing.filter_program;
+  int pid = spawn(&plan, frame->fds, frame->request, err);
+  plan_free(&plan);
+  return pid < 0 ? -1 : remember(pid, plan.command.number, err);
+}
+
+static int
+handle_run(struct frame *frame, struct err *err)
+{
+  struct plan plan;
+
+  if (plan_decode(frame->payload, PLAN_RUN, true, frame->fd_count, &plan, err) < 0)
+    return -1;
+  int mounts = plan.bind_count + 2;
+  if (frame->fd_count < mounts)
+    return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
+  if (enter_root(&plan, frame->fds, err) < 0)
+    return -1;
+  run_pid = spawn(&plan, frame->fds + mounts, frame->request, err);
+  plan_free(&plan);
+  return run_pid < 0 ? -1 : 0;
+}
+
+static int
+handle(struct frame *frame, struct err *err)
+{
+  struct writer nothing = {0};
+
+  switch (frame->kind) {
+  case RAMET_INIT_PREPARE:
+    if (prepare(err) < 0)
+      return -1;
+    tell(RAMET_INIT_PREPARED, frame->request, &nothing);
+    return 0;
+  case RAMET_INIT_ENTER:
+    return handle_enter(frame, err);
+  case RAMET_INIT_SPAWN:
+    return handle_spawn(frame, err);
+  case RAMET_INIT_RUN:
+    return handle_run(frame, err);
+  default:
+    return err_field(err, "kind", "init knows no message %u", frame->kind);
+  }
+}
+
+/* ---- reaping -------------------------------------------------------------------------------------------------- */
+
+/* The command of RUN has ended: no process may be left when its result is told. kill(-1) is atomic against fork:
+ * the kernel refuses a fork to a process with a pending signal. */
+static void
+end_of_run(void)
+{
+  struct rusage all;
+
+  kill(-1, SIGKILL);
+  while (wait4(-1, NULL, __WALL, NULL) > 0 || errno == EINTR)
+    continue;
+  if (getrusage(RUSAGE_CHILDREN, &all) == 0)
+    run_usage = all;
+  tell_exited(0, run_status, &run_usage);
+  _exit(0);
+}
+
+static void
+reaped(int pid, int status, const struct rusage *usage)
+{
+  if (pid == run_pid) {
+    run_status = status;
+    run_usage = *usage;
+    end_of_run();
+  }
+  for (struct running **at = &commands; *at; at = &(*at)->next)
+    if ((*at)->pid == pid) {
+      struct running *command = *at;
+      *at = command->next;
+      tell_exited(command->number, status, usage);
+      free(command);
+      return;
+    }
+}
+
+static void
+reap(void)
+{
+  struct rusage usage;
+  int status, pid;
+
+  while ((pid = wait4(-1, &status, __WALL | WNOHANG, &usage)) > 0)
+    reaped(pid, status, &usage);
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------- */
+
+static void
+receive(void)
+{
+  struct frame frame;
+  struct err err = {0};
+
+  switch (frame_receive(channel, receive_buffer, &frame, &err)) {
+  case FRAME_NONE:
+    return;
+  case FRAME_CLOSED:
+    _exit(0);
+  case FRAME_MALFORMED:
+    tell_failed(0, &err);
+    _exit(EXIT_DEFECT);
+  case FRAME_GOT:
+    break;
+  }
+  int result = handle(&frame, &err);
+  uint64_t request = frame.request;
+  uint16_t kind = frame.kind;
+  frame_release(&frame);
+  if (result == 0)
+    return;
+  tell_failed(request, &err);
+  /* A command that could not be started leaves a standing sandbox as it was; anything else ends it. */
+  if (kind != RAMET_INIT_SPAWN)
+    _exit(EXIT_SYSTEM);
+}
+
+static void
+keep_only_channel(int fd)
+{
+  if (dup2(fd, 0) < 0 || sys_close_range(1, UINT_MAX, 0) < 0)
+    _exit(EXIT_SYSTEM);
+  channel = 0;
+  fcntl(channel, F_SETFD, FD_CLOEXEC);
+}
+
+void
+init_main(int fd)
+{
+  struct err err = {0};
+  sigset_t child;
+
+  keep_only_channel(fd);
+  receive_buffer = malloc(RAMET_FRAME_BYTES);
+  if (!receive_buffer)
+    _exit(EXIT_SYSTEM);
+  if (protect_self(&err) < 0) {
+    tell_failed(0, &err);
+    _exit(EXIT_SYSTEM);
+  }
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  child_signals = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (child_signals < 0)
+    _exit(EXIT_SYSTEM);
+  for (;;) {
+    struct pollfd polled[2] = {{channel, POLLIN, 0}, {child_signals, POLLIN, 0}};
+    struct signalfd_siginfo info;
+
+    if (poll(polled, 2, -1) < 0 && errno != EINTR)
+      _exit(EXIT_DEFECT);
+    if (polled[1].revents) {
+      while (read(child_signals, &info, sizeof info) > 0)
+        continue;
+      reap();
+    }
+    if (polled[0].revents)
+      receive();
+  }
+}

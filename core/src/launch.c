@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The launcher: clones core into its namespaces, maps its ids from outside, waits until it serves, exits.
+ *
+ * Stages:  launcher: clone ── map ids ── "M" ─► core: take ids, set up, serve
+ *                                        ◄─ "R" ──┘
+ * CLONE_PARENT makes core a child of whoever called the launcher, so that the daemon reaps it. A user namespace's
+ * maps can be written only by a process outside it that holds the ids, hence two processes. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "launch.h"
+#include "log.h"
+#include "serve.h"
+#include "syscalls.h"
+
+#define NAMESPACES                                                                                                 \
+  (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP)
+#define MAP_WORDS_MAX 64
+
+static int
+write_proc(long pid, const char *name, const char *text, struct err *err)
+{
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%ld/%s", pid, name);
+  cleanup_fd int fd = open(path, O_WRONLY | O_CLOEXEC);
+  ssize_t length = (ssize_t)strlen(text);
+  if (fd < 0 || write(fd, text, (size_t)length) != length)
+    return err_step(err, RAMET_STEP_MAP_IDS, "%s: %s", name, strerror(errno));
+  return 0;
+}
+
+static int
+write_map(long pid, const char *name, const char *map, struct err *err)
+{
+  char lines[512];
+
+  if (snprintf(lines, sizeof lines, "%s\n", map) >= (int)sizeof lines)
+    return err_field(err, name, "is too long");
+  for (char *c = lines; *c; c++)
+    if (*c == ',')
+      *c = '\n';
+  return write_proc(pid, name, lines, err);
+}
+
+/* newuidmap(1) is setuid root and writes the ranges of /etc/subuid. */
+static int
+helper_map(long pid, const char *directory, const char *helper, const char *map, struct err *err)
+{
+  char path[256], words[512], number[24];
+  char *argv[MAP_WORDS_MAX + 3] = {path, number};
+  int argc = 2, status;
+
+  snprintf(path, sizeof path, "%s/%s", directory, helper);
+  snprintf(number, sizeof number, "%ld", pid);
+  snprintf(words, sizeof words, "%s", map);
+  for (char *word = strtok(words, " ,"); word && argc < MAP_WORDS_MAX + 2; word = strtok(NULL, " ,"))
+    argv[argc++] = word;
+  argv[argc] = NULL;
+  pid_t child = vfork();
+  if (child == 0) {
+    execv(path, argv);
+    _exit(127);
+  }
+  if (child < 0 || waitpid(child, &status, 0) < 0)
+    return err_step(err, RAMET_STEP_MAP_IDS, "%s: %s", helper, strerror(errno));
+  if (status != 0) {
+    errno = EPERM;
+    return err_step(err, RAMET_STEP_MAP_IDS, "%s ended with status %#x", path, (unsigned)status);
+  }
+  return 0;
+}
+
+int
+launch_map_ids(long pid, const char *uid_map, const char *gid_map, const char *newidmap, struct err *err)
+{
+  if (newidmap)
+    return helper_map(pid, newidmap, "newuidmap", uid_map, err) < 0
+               ? -1
+               : helper_map(pid, newidmap, "newgidmap", gid_map, err);
+  /* An unprivileged writer of gid_map must give up setgroups(2) first: user_namespaces(7). */
+  if (geteuid() != 0 && write_proc(pid, "setgroups", "deny", err) < 0)
+    return -1;
+  return write_map(pid, "uid_map", uid_map, err) < 0 ? -1 : write_map(pid, "gid_map", gid_map, err);
+}
+
+static int
+map_ids(long pid, const struct serve_options *options, struct err *err)
+{
+  if (fault_here(RAMET_STEP_MAP_IDS, err) < 0)
+    return -1;
+  return launch_map_ids(pid, options->uid_map, options->gid_map, options->newidmap, err);
+}
+
+static int
+report(const struct serve_options *options, const struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_err(&writer, err);
+  log_setup(options->log);
+  log_err("launch_failed", err);
+  if (frame_send(options->control.connection, RAMET_ERROR, 0, &writer, NULL, 0) < 0)
+    fprintf(stderr, "ramet-core: %s\n", err->text);
+  return EXIT_SYSTEM;
+}
+
+static void
+core_stage(const struct serve_options *options, int go[2], int ready[2])
+{
+  char mapped;
+
+  close(go[1]);
+  close(ready[0]);
+  if (read(go[0], &mapped, 1) != 1 || mapped != 'M')
+    _exit(EXIT_SYSTEM);
+  close(go[0]);
+  serve(options, ready[1]);
+}
+
+int
+launch(const struct serve_options *options)
+{
+  struct err err = {0};
+  int go[2], ready[2];
+  char state = 0;
+
+  fault_arm(options->fault);
+  if (pipe2(go, O_CLOEXEC) < 0 || pipe2(ready, O_CLOEXEC) < 0) {
+    err_code(&err, "internal", "pipe: %s", strerror(errno));
+    return report(options, &err);
+  }
+  if (fault_here(RAMET_STEP_CLONE_CORE, &err) < 0)
+    return report(options, &err);
+  long pid = sys_clone(NAMESPACES | CLONE_PARENT, NULL);
+  if (pid == 0)
+    core_stage(options, go, ready);
+  if (pid < 0) {
+    err_step(&err, RAMET_STEP_CLONE_CORE, "clone: %s", strerror(errno));
+    return report(options, &err);
+  }
+  close(go[0]);
+  close(ready[1]);
+  if (map_ids(pid, options, &err) < 0) {
+    close(go[1]); /* core reads the end and exits */
+    return report(options, &err);
+  }
+  if (write(go[1], "M", 1) != 1 || read(ready[0], &state, 1) != 1 || state != 'R')
+    return EXIT_SYSTEM; /* core has told why */
+  return 0;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "loop.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+
+#define EVENTS_AT_ONCE 64
+
+static int epoll = -1;
+static int timer = -1;
+static bool stopping;
+static struct deadline **heap;
+static int heap_count, heap_capacity;
+static uint64_t armed_at;
+
+uint64_t
+loop_now(void)
+{
+  struct timespec now;
+
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- deadlines: a binary heap, earliest first ----------------------------------------------------------------- */
+
+static void
+heap_put(int i, struct deadline *deadline)
+{
+  heap[i] = deadline;
+  deadline->index = i + 1;
+}
+
+static void
+heap_up(int i)
+{
+  struct deadline *moving = heap[i];
+
+  while (i > 0 && heap[(i - 1) / 2]->at > moving->at) {
+    heap_put(i, heap[(i - 1) / 2]);
+    i = (i - 1) / 2;
+  }
+  heap_put(i, moving);
+}
+
+static void
+heap_down(int i)
+{
+  struct deadline *moving = heap[i];
+
+  for (;;) {
+    int child = 2 * i + 1;
+    if (child >= heap_count)
+      break;
+    if (child + 1 < heap_count && heap[child + 1]->at < heap[child]->at)
+      child++;
+    if (heap[child]->at >= moving->at)
+      break;
+    heap_put(i, heap[child]);
+    i = child;
+  }
+  heap_put(i, moving);
+}
+
+static void
+arm(void)
+{
+  uint64_t at = heap_count ? heap[0]->at : 0;
+  struct itimerspec spec = {.it_value = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)}};
+
+  if (at == armed_at)
+    return;
+  armed_at = at;
+  timerfd_settime(timer, TFD_TIMER_ABSTIME, &spec, NULL);
+}
+
+void
+deadline_clear(struct deadline *deadline)
+{
+  int i = deadline->index - 1;
+
+  if (i < 0)
+    return;
+  deadline->index = 0;
+  heap_count--;
+  if (i < heap_count) {
+    heap_put(i, heap[heap_count]);
+    heap_up(i);
+    heap_down(heap[i]->index - 1);
+  }
+  arm();
+}
+
+void
+deadline_set(struct deadline *deadline, uint64_t at)
+{
+  deadline_clear(deadline);
+  if (heap_count == heap_capacity) {
+    int capacity = heap_capacity ? heap_capacity * 2 : 64;
+    struct deadline **grown = realloc(heap, sizeof *heap * (size_t)capacity);
+    /* A deadline that cannot be kept is a sandbox without a limit: end everything rather than go on. */
+    if (!grown)
+      _exit(EXIT_DEFECT);
+    heap = grown;
+    heap_capacity = capacity;
+  }
+  deadline->at = at ? at : 1;
+  heap_put(heap_count, deadline);
+  heap_count++;
+  heap_up(heap_count - 1);
+  arm();
+}
+
+static void
+timer_ready(struct watch *watch, uint32_t events)
+{
+  uint64_t expirations;
+
+  (void)watch;
+  (void)events;
+  if (read(timer, &expirations, sizeof expirations) < 0)
+    return;
+  armed_at = 0;
+  while (heap_count && heap[0]->at <= loop_now()) {
+    struct deadline *due = heap[0];
+    deadline_clear(due);
+    due->fire(due);
+  }
+  arm();
+}
+
+static struct watch timer_watch = {timer_ready};
+
+/* ---- descriptors ---------------------------------------------------------------------------------------------- */
+
+int
+loop_setup(struct err *err)
+{
+  epoll = epoll_create1(EPOLL_CLOEXEC);
+  timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (epoll < 0 || timer < 0 || loop_add(timer, &timer_watch, EPOLLIN) < 0)
+    return err_code(err, "internal", "epoll or timerfd: %s", strerror(errno));
+  return 0;
+}
+
+int
+loop_add(int fd, struct watch *watch, uint32_t events)
+{
+  struct epoll_event event = {.events = events, .data.ptr = watch};
+
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+void
+loop_change(int fd, struct watch *watch, uint32_t events)
+{
+  struct epoll_event event = {.events = events, .data.ptr = watch};
+
+  epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event);
+}
+
+static struct epoll_event pending[EVENTS_AT_ONCE];
+static int pending_count, pending_at;
+
+void
+loop_remove(int fd, struct watch *watch)
+{
+  epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+  for (int i = pending_at; i < pending_count; i++)
+    if (pending[i].data.ptr == watch)
+      pending[i].data.ptr = NULL;
+}
+
+void
+loop_stop(void)
+{
+  stopping = true;
+}
+
+void
+loop_run(bool (*idle)(void))
+{
+  bool busy = true;
+
+  while (!stopping) {
+    pending_count = epoll_wait(epoll, pending, EVENTS_AT_ONCE, busy ? 0 : -1);
+    if (pending_count < 0 && errno != EINTR)
+      _exit(EXIT_DEFECT);
+    for (pending_at = 0; pending_at < pending_count; pending_at++) {
+      struct watch *watch = pending[pending_at].data.ptr;
+      if (watch)
+        watch->ready(watch, pending[pending_at].events);
+    }
+    busy = pending_count > 0 || idle();
+  }
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is to be done, decoded and checked before anything is. After plan_decode() no input is parsed. */
+#ifndef RAMET_PLAN_H
+#define RAMET_PLAN_H
+
+#include "wire.h"
+
+struct plan_rlimit {
+  uint32_t resource;
+  uint64_t soft, hard;
+};
+
+enum { STREAM_IN, STREAM_OUT, STREAM_ERR, STREAM_COUNT };
+
+struct command {
+  uint32_t number;
+  uint32_t uid, gid;
+  uint32_t streams[STREAM_COUNT]; /* index of the command's descriptors, or RAMET_FD_NONE */
+  char *cwd;
+  char **argv; /* built by plan_strings() */
+  char **envp;
+  uint32_t arg_count, env_count;
+};
+
+struct plan {
+  uint64_t sandbox;
+  uint32_t root, filter;
+  char hostname[RAMET_NAME_MAX + 1];
+  uint64_t disk_bytes, disk_inodes;
+  uint32_t network;
+  struct plan_rlimit rlimits[RAMET_RLIMITS_MAX];
+  int rlimit_count;
+  uint64_t processes; /* 0: no limit of ours */
+  uint64_t wall_ns;   /* 0: none */
+  bool owned;
+  enum ramet_step fault;
+  struct span record;
+  struct command command;
+  /* added by core for init */
+  struct span filter_program;
+  struct span targets[RAMET_BINDS_MAX];
+  int bind_count;
+  struct span payload;
+  void *arena;
+};
+
+/* What a payload must hold and may hold. */
+enum plan_use {
+  PLAN_RUN = 1,    /* sandbox and command */
+  PLAN_CREATE = 2, /* sandbox */
+  PLAN_SPAWN = 3,  /* command */
+};
+
+/* `from_core`: the payload was extended by core for init (targets, filter program). */
+int plan_decode(struct span payload, enum plan_use use, bool from_core, int fd_count, struct plan *plan,
+                struct err *err) MUST_CHECK;
+/* Builds argv, envp and cwd as C strings; needs memory, so before any step. */
+int plan_strings(struct plan *plan, struct err *err) MUST_CHECK;
+void plan_free(struct plan *plan);
+
+/* Absolute, without NUL, empty, "." or ".." components, shorter than PATH_MAX. "/" itself is clean. */
+bool path_is_clean(struct span path);
+
+#endif

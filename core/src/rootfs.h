@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Roots: what the daemon defined once and sandboxes are made of. A root is read-only layers (the topmost is a
+ * skeleton that core writes into a tmpfs) and read-only binds; each sandbox adds a private writable layer. */
+#ifndef RAMET_ROOTFS_H
+#define RAMET_ROOTFS_H
+
+#include "plan.h"
+
+struct root;
+
+int root_define(struct frame *frame, struct err *err) MUST_CHECK;
+int root_drop(uint32_t id, struct err *err) MUST_CHECK;
+struct root *root_find(uint32_t id);
+int root_count(void);
+
+/* What a sandbox takes at hand-out, in the order in which init expects it: the overlay, the directory for
+ * /dev/shm, one mount a bind. */
+struct root_mounts {
+  int fds[2 + RAMET_BINDS_MAX];
+  int count;
+};
+int root_hand_out(const struct root *root, const struct plan *plan, struct root_mounts *mounts,
+                  struct err *err) MUST_CHECK;
+void root_mounts_release(struct root_mounts *mounts);
+/* Appends one BIND attribute (the target) for each bind. */
+void root_put_targets(const struct root *root, struct writer *writer);
+
+#endif

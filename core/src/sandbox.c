@@ -1,0 +1,802 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "sandbox.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "control.h"
+#include "filters.h"
+#include "init.h"
+#include "log.h"
+#include "rootfs.h"
+#include "syscalls.h"
+
+/* A process in uninterruptible sleep ignores SIGKILL. Its sandbox's result is told after this long all the same. */
+#define LINGER_NS 5000000000u
+
+/* Without CLONE_NEWNET: the kernel takes about 0.4 ms for a network namespace, and core would not hear of anything
+ * meanwhile. Init unshares it for itself. */
+#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
+
+enum event {
+  EVENT_PREPARED,
+  EVENT_ENTERED,
+  EVENT_SPAWNED,
+  EVENT_EXITED,
+  EVENT_FAILED,
+  EVENT_HOSTILE, /* a malformed or unexpected frame, or a closed channel */
+  EVENT_DEADLINE,
+  EVENT_KILL,
+  EVENT_DEATH,
+  EVENTS,
+};
+
+static struct sandbox *all;
+static int counts[SANDBOX_STATES + 1];
+static uint64_t ended_count;
+static char uid_map[512], gid_map[512];
+static bool single_uid;
+static uint8_t receive_buffer[RAMET_FRAME_BYTES];
+
+static void dispatch(struct sandbox *sandbox, enum event event, struct frame *frame);
+
+/* ---- the list ------------------------------------------------------------------------------------------------- */
+
+int
+sandbox_count(enum sandbox_state state)
+{
+  return counts[state];
+}
+
+uint64_t
+sandbox_ended_count(void)
+{
+  return ended_count;
+}
+
+struct sandbox *
+sandbox_find(uint64_t id)
+{
+  for (struct sandbox *sandbox = all; sandbox && id; sandbox = sandbox->next)
+    if (sandbox->id == id && !sandbox->told)
+      return sandbox;
+  return NULL;
+}
+
+struct sandbox *
+sandbox_next(const struct sandbox *after)
+{
+  return after ? after->next : all;
+}
+
+static void
+set_state(struct sandbox *sandbox, enum sandbox_state state)
+{
+  counts[sandbox->state]--;
+  sandbox->state = state;
+  counts[state]++;
+}
+
+static void
+drop_waiting(struct sandbox *sandbox)
+{
+  if (sandbox->waiting)
+    frame_release(sandbox->waiting);
+  free(sandbox->waiting);
+  sandbox->waiting = NULL;
+}
+
+static void
+close_channel(struct sandbox *sandbox)
+{
+  if (sandbox->channel >= 0)
+    loop_remove(sandbox->channel, &sandbox->watch);
+  close_fd(&sandbox->channel);
+}
+
+static void
+sandbox_free(struct sandbox *sandbox)
+{
+  if (sandbox->next)
+    sandbox->next->previous = sandbox->previous;
+  if (sandbox->previous)
+    sandbox->previous->next = sandbox->next;
+  else
+    all = sandbox->next;
+  counts[sandbox->state]--;
+  counts[SANDBOX_STATES]--;
+  deadline_clear(&sandbox->deadline);
+  close_channel(sandbox);
+  close_fd(&sandbox->pidfd);
+  drop_waiting(sandbox);
+  free(sandbox->record);
+  free(sandbox);
+}
+
+/* ---- birth ---------------------------------------------------------------------------------------------------- */
+
+/* An id map of an entry must lie inside core's, range by range: "All of the mapping must be mapped" (user_namespaces(7)). */
+static int
+read_map(const char *path, char *out, size_t size, uint32_t *mapped, struct err *err)
+{
+  FILE *file = fopen(path, "re");
+  unsigned inside, outside, count;
+  size_t used = 0;
+
+  if (!file)
+    return err_step(err, RAMET_STEP_TAKE_IDS, "open %s: %s", path, strerror(errno));
+  *mapped = 0;
+  while (fscanf(file, "%u %u %u", &inside, &outside, &count) == 3 && used + 40 < size) {
+    used += (size_t)snprintf(out + used, size - used, "%u %u %u\n", inside, inside, count);
+    *mapped += count;
+  }
+  fclose(file);
+  if (used == 0) {
+    errno = EINVAL;
+    return err_step(err, RAMET_STEP_TAKE_IDS, "%s is empty", path);
+  }
+  return 0;
+}
+
+int
+sandbox_setup(struct err *err)
+{
+  uint32_t uids, gids;
+
+  if (read_map("/proc/self/uid_map", uid_map, sizeof uid_map, &uids, err) < 0 ||
+      read_map("/proc/self/gid_map", gid_map, sizeof gid_map, &gids, err) < 0)
+    return -1;
+  single_uid = uids == 1 || gids == 1;
+  return 0;
+}
+
+bool
+sandbox_single_uid(void)
+{
+  return single_uid;
+}
+
+static int
+write_map(int pid, const char *name, const char *map, struct err *err)
+{
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+  cleanup_fd int fd = open(path, O_WRONLY | O_CLOEXEC);
+  size_t length = strlen(map);
+  if (fd < 0 || write(fd, map, length) != (ssize_t)length)
+    return err_step(err, RAMET_STEP_MAP_INIT, "%s: %s", name, strerror(errno));
+  return 0;
+}
+
+static int
+map_ids(int pid, struct err *err)
+{
+  if (fault_here(RAMET_STEP_MAP_INIT, err) < 0)
+    return -1;
+  return write_map(pid, "uid_map", uid_map, err) < 0 ? -1 : write_map(pid, "gid_map", gid_map, err);
+}
+
+static void channel_ready(struct watch *watch, uint32_t events);
+static void deadline_fired(struct deadline *deadline);
+
+static struct sandbox *
+sandbox_alloc(struct err *err)
+{
+  struct sandbox *sandbox;
+
+  if (counts[SANDBOX_STATES] >= RAMET_SANDBOXES_MAX) {
+    err_code(err, "too_many_sandboxes", "%d sandboxes are alive", RAMET_SANDBOXES_MAX);
+    return NULL;
+  }
+  sandbox = calloc(1, sizeof *sandbox);
+  if (!sandbox) {
+    err_code(err, "internal", "no memory for a sandbox");
+    return NULL;
+  }
+  sandbox->watch.ready = channel_ready;
+  sandbox->deadline.fire = deadline_fired;
+  sandbox->channel = sandbox->pidfd = -1;
+  sandbox->next = all;
+  if (all)
+    all->previous = sandbox;
+  all = sandbox;
+  counts[sandbox->state]++;
+  counts[SANDBOX_STATES]++;
+  return sandbox;
+}
+
+static int
+clone_init(struct sandbox *sandbox, struct err *err)
+{
+  int pair[2];
+
+  if (fault_here(RAMET_STEP_CLONE_INIT, err) < 0)
+    return -1;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return err_step(err, RAMET_STEP_CLONE_INIT, "socketpair: %s", strerror(errno));
+  long pid = sys_clone(NAMESPACES | CLONE_PIDFD, &sandbox->pidfd);
+  if (pid == 0)
+    init_main(pair[1]);
+  int saved = errno;
+  close(pair[1]);
+  sandbox->channel = pair[0];
+  errno = saved;
+  if (pid < 0)
+    return err_step(err, RAMET_STEP_CLONE_INIT, "clone: %s", strerror(errno));
+  sandbox->pid = (int)pid;
+  return 0;
+}
+
+struct sandbox *
+sandbox_born(enum ramet_step fault, struct err *err)
+{
+  struct writer nothing = {0};
+  struct sandbox *sandbox = sandbox_alloc(err);
+
+  if (!sandbox)
+    return NULL;
+  fault_arm(fault);
+  int result = clone_init(sandbox, err);
+  if (result == 0)
+    result = map_ids(sandbox->pid, err);
+  fault_arm(RAMET_STEP_NONE);
+  if (result == 0 && (loop_add(sandbox->channel, &sandbox->watch, EPOLLIN) < 0 ||
+                      frame_send(sandbox->channel, RAMET_INIT_PREPARE, 0, &nothing, NULL, 0) < 0))
+    result = err_step(err, RAMET_STEP_CLONE_INIT, "speak to init: %s", strerror(errno));
+  if (result == 0)
+    return sandbox;
+  if (sandbox->pid > 0) {
+    sandbox->told = true;
+    set_state(sandbox, SANDBOX_ENDING);
+    sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
+  } else {
+    sandbox_free(sandbox);
+  }
+  return NULL;
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------------- */
+
+static void
+tell_ended(struct sandbox *sandbox, bool lingering)
+{
+  cleanup_writer struct writer writer = {0};
+
+  if (sandbox->told || sandbox->id == 0)
+    return;
+  sandbox->told = true;
+  ended_count++;
+  uint64_t ended = sandbox->ended ? sandbox->ended : loop_now();
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(&writer, RAMET_TAG_REASON, (uint32_t)sandbox->reason);
+  put_u32(&writer, RAMET_TAG_STATUS, sandbox->status);
+  put_u64(&writer, RAMET_TAG_USER_NS, sandbox->user_ns);
+  put_u64(&writer, RAMET_TAG_SYSTEM_NS, sandbox->system_ns);
+  put_u64(&writer, RAMET_TAG_PEAK_BYTES, sandbox->peak_bytes);
+  put_u64(&writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
+  put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
+  put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
+  put_u32(&writer, RAMET_TAG_LINGERING, lingering);
+  control_reply(RAMET_ENDED, sandbox->is_run ? sandbox->request : 0, &writer);
+}
+
+static void
+tell_refused(struct sandbox *sandbox, const struct err *err)
+{
+  if (sandbox->told || sandbox->id == 0) {
+    log_err("entry_failed", err);
+    return;
+  }
+  sandbox->told = true;
+  control_refuse(sandbox->request, err);
+}
+
+static void
+end(struct sandbox *sandbox)
+{
+  drop_waiting(sandbox);
+  set_state(sandbox, SANDBOX_ENDING);
+  sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
+  deadline_set(&sandbox->deadline, loop_now() + LINGER_NS);
+}
+
+static void
+end_because(struct sandbox *sandbox, enum ramet_reason reason)
+{
+  sandbox->reason = reason;
+  sandbox->status = SIGKILL;
+  end(sandbox);
+}
+
+/* ---- hand-out ------------------------------------------------------------------------------------------------- */
+
+static int
+send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root, const struct plan *plan,
+          const struct root_mounts *mounts, struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+  int fds[RAMET_FRAME_FDS];
+  struct span filter = filter_find(plan->filter);
+
+  if (fault_here(RAMET_STEP_SEND_PLAN, err) < 0)
+    return -1;
+  if (mounts->count + frame->fd_count > RAMET_FRAME_FDS)
+    return err_field(err, "fds", "%d mounts and %d descriptors are too many", mounts->count, frame->fd_count);
+  put_raw(&writer, frame->payload);
+  put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
+  root_put_targets(root, &writer);
+  memcpy(fds, mounts->fds, sizeof(int) * (size_t)mounts->count);
+  if (frame->fd_count)
+    memcpy(fds + mounts->count, frame->fds, sizeof(int) * (size_t)frame->fd_count);
+  uint16_t kind = sandbox->is_run ? RAMET_INIT_RUN : RAMET_INIT_ENTER;
+  if (frame_send(sandbox->channel, kind, frame->request, &writer, fds, mounts->count + frame->fd_count) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "send the plan: %s", strerror(errno));
+  return 0;
+}
+
+static int
+hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct err *err)
+{
+  struct root *root = root_find(plan->root);
+  struct root_mounts mounts = {.count = 0};
+  int result = -1;
+
+  if (!root)
+    return err_code(err, "unknown_root", "root %u is not defined", plan->root);
+  if (filter_find(plan->filter).length == 0)
+    return err_code(err, "unknown_filter", "filter %u is not defined", plan->filter);
+  fault_arm(plan->fault);
+  if (root_hand_out(root, plan, &mounts, err) == 0)
+    result = send_plan(sandbox, frame, root, plan, &mounts, err);
+  fault_arm(RAMET_STEP_NONE);
+  root_mounts_release(&mounts);
+  return result;
+}
+
+/* A pooled entry, or one that nobody waits for yet. */
+static struct sandbox *
+take_entry(void)
+{
+  struct sandbox *born = NULL;
+
+  for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next) {
+    if (sandbox->state == SANDBOX_POOLED)
+      return sandbox;
+    if (sandbox->state == SANDBOX_BORN && !sandbox->waiting)
+      born = sandbox;
+  }
+  return born;
+}
+
+static int
+claim(struct sandbox *sandbox, const struct frame *frame, const struct plan *plan, struct err *err)
+{
+  sandbox->record = malloc(plan->record.length + 1);
+  if (!sandbox->record)
+    return err_code(err, "internal", "no memory for a record");
+  memcpy(sandbox->record, plan->record.data ? plan->record.data : (const uint8_t *)"", plan->record.length);
+  sandbox->record_length = plan->record.length;
+  sandbox->id = plan->sandbox;
+  sandbox->request = frame->request;
+  sandbox->is_run = frame->kind == RAMET_RUN;
+  sandbox->owned = plan->owned;
+  sandbox->arrived = loop_now();
+  if (plan->wall_ns)
+    deadline_set(&sandbox->deadline, sandbox->arrived + plan->wall_ns);
+  return 0;
+}
+
+static int
+wait_for_prepared(struct sandbox *sandbox, struct frame *frame, struct err *err)
+{
+  sandbox->waiting = malloc(sizeof *sandbox->waiting);
+  if (!sandbox->waiting || frame_keep(frame) < 0)
+    return err_code(err, "internal", "no memory for a request");
+  *sandbox->waiting = *frame;
+  memset(frame, 0, sizeof *frame);
+  return 0;
+}
+
+int
+sandbox_start(struct frame *frame, struct err *err)
+{
+  struct plan plan;
+  enum plan_use use = frame->kind == RAMET_RUN ? PLAN_RUN : PLAN_CREATE;
+
+  if (plan_decode(frame->payload, use, false, frame->fd_count, &plan, err) < 0)
+    return -1;
+  if (sandbox_find(plan.sandbox))
+    return err_field(err, "sandbox", "this number is taken");
+  /* A fault is armed before birth, so it needs an entry of its own. */
+  struct sandbox *sandbox = plan.fault ? NULL : take_entry();
+  if (!sandbox)
+    sandbox = sandbox_born(plan.fault, err);
+  if (!sandbox)
+    return -1;
+  int result = claim(sandbox, frame, &plan, err);
+  if (result == 0 && sandbox->state == SANDBOX_BORN) {
+    result = wait_for_prepared(sandbox, frame, err);
+  } else if (result == 0) {
+    set_state(sandbox, SANDBOX_STARTING);
+    result = hand_out(sandbox, frame, &plan, err);
+  }
+  if (result < 0) {
+    sandbox->told = true;
+    end(sandbox);
+  }
+  return result;
+}
+
+int
+sandbox_spawn(struct frame *frame, struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+  struct plan plan;
+
+  if (plan_decode(frame->payload, PLAN_SPAWN, false, frame->fd_count, &plan, err) < 0)
+    return -1;
+  struct sandbox *sandbox = sandbox_find(plan.sandbox);
+  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
+  put_raw(&writer, frame->payload);
+  if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0)
+    return err_code(err, "busy", "init does not take the command: %s", strerror(errno));
+  return 0;
+}
+
+int
+sandbox_kill(uint64_t id, struct err *err)
+{
+  struct sandbox *sandbox = sandbox_find(id);
+
+  if (!sandbox)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number is alive");
+  dispatch(sandbox, EVENT_KILL, NULL);
+  return 0;
+}
+
+int
+sandbox_set_record(uint64_t id, struct span record, struct err *err)
+{
+  struct sandbox *sandbox = sandbox_find(id);
+
+  if (!sandbox)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number is alive");
+  if (record.length > RAMET_RECORD_MAX)
+    return err_field(err, "record", "is longer than %d bytes", RAMET_RECORD_MAX);
+  uint8_t *copy = malloc(record.length + 1);
+  if (!copy)
+    return err_code(err, "internal", "no memory for a record");
+  memcpy(copy, record.data, record.length);
+  free(sandbox->record);
+  sandbox->record = copy;
+  sandbox->record_length = record.length;
+  return 0;
+}
+
+void
+sandbox_owner_gone(void)
+{
+  struct sandbox *next;
+
+  for (struct sandbox *sandbox = all; sandbox; sandbox = next) {
+    next = sandbox->next;
+    if (sandbox->id && sandbox->owned) {
+      dispatch(sandbox, EVENT_KILL, NULL);
+      sandbox->told = true; /* nobody is left who waits for it */
+    }
+  }
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------------ */
+
+static void
+on_prepared(struct sandbox *sandbox, struct frame *frame)
+{
+  struct err err = {0};
+  struct plan plan;
+
+  (void)frame;
+  if (!sandbox->waiting) {
+    set_state(sandbox, SANDBOX_POOLED);
+    return;
+  }
+  set_state(sandbox, SANDBOX_STARTING);
+  struct frame *waiting = sandbox->waiting;
+  enum plan_use use = sandbox->is_run ? PLAN_RUN : PLAN_CREATE;
+  if (plan_decode(waiting->payload, use, false, waiting->fd_count, &plan, &err) < 0 ||
+      hand_out(sandbox, waiting, &plan, &err) < 0) {
+    tell_refused(sandbox, &err);
+    end(sandbox);
+    return;
+  }
+  drop_waiting(sandbox);
+}
+
+static void
+read_failure(struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint32_t number;
+  uint16_t tag;
+
+  err_code(err, "isolation_failed", "init failed");
+  while (attr_next(&walk, &tag, &value, &ignored) > 0) {
+    if (tag == RAMET_TAG_STEP && span_u32(value, &number) == 0)
+      err->step = (enum ramet_step)number;
+    else if (tag == RAMET_TAG_ERRNO && span_u32(value, &number) == 0)
+      err->number = (int)number;
+    else if (tag == RAMET_TAG_TEXT && span_is_text(value))
+      snprintf(err->text, sizeof err->text, "%.*s", (int)value.length, (const char *)value.data);
+    else if (tag == RAMET_TAG_CODE && span_is_text(value))
+      snprintf(err->code, sizeof err->code, "%.*s", (int)value.length, (const char *)value.data);
+    else if (tag == RAMET_TAG_FIELD && span_is_text(value))
+      snprintf(err->field, sizeof err->field, "%.*s", (int)value.length, (const char *)value.data);
+  }
+}
+
+static void
+on_failed(struct sandbox *sandbox, struct frame *frame)
+{
+  struct err err;
+
+  read_failure(frame, &err);
+  tell_refused(sandbox, &err);
+  end(sandbox);
+}
+
+/* A command of a standing sandbox could not be started. */
+static void
+on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
+{
+  struct err err;
+
+  (void)sandbox;
+  read_failure(frame, &err);
+  control_refuse(frame->request, &err);
+}
+
+static void
+on_run_spawned(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  sandbox->started = loop_now();
+  set_state(sandbox, SANDBOX_RUNNING);
+}
+
+static void
+on_entered(struct sandbox *sandbox, struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+
+  (void)frame;
+  sandbox->started = loop_now();
+  set_state(sandbox, SANDBOX_STANDING);
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
+  control_reply(RAMET_OK, sandbox->request, &writer);
+}
+
+static void
+on_spawned(struct sandbox *sandbox, struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_raw(&writer, frame->payload);
+  control_reply(RAMET_OK, frame->request, &writer);
+}
+
+static void
+on_exited(struct sandbox *sandbox, struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_raw(&writer, frame->payload);
+  control_reply(RAMET_EXITED, 0, &writer);
+}
+
+static void
+read_exit(struct sandbox *sandbox, struct frame *frame)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint16_t tag;
+  int bad = 0;
+
+  while (attr_next(&walk, &tag, &value, &ignored) > 0) {
+    if (tag == RAMET_TAG_STATUS)
+      bad |= span_u32(value, &sandbox->status);
+    else if (tag == RAMET_TAG_USER_NS)
+      bad |= span_u64(value, &sandbox->user_ns);
+    else if (tag == RAMET_TAG_SYSTEM_NS)
+      bad |= span_u64(value, &sandbox->system_ns);
+    else if (tag == RAMET_TAG_PEAK_BYTES)
+      bad |= span_u64(value, &sandbox->peak_bytes);
+    else if (tag == RAMET_TAG_DISK_PEAK)
+      bad |= span_u64(value, &sandbox->disk_bytes);
+  }
+  sandbox->reason = bad                                 ? RAMET_REASON_LOST
+                    : WIFSIGNALED((int)sandbox->status) ? RAMET_REASON_SIGNAL
+                                                        : RAMET_REASON_EXIT;
+}
+
+/* Init has killed and reaped everything before it told: no process of the guest is left. */
+static void
+on_run_exited(struct sandbox *sandbox, struct frame *frame)
+{
+  read_exit(sandbox, frame);
+  sandbox->ended = loop_now();
+  tell_ended(sandbox, false);
+  end(sandbox);
+}
+
+static void
+on_deadline(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  end_because(sandbox, RAMET_REASON_TIMEOUT);
+}
+
+static void
+on_kill(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  end_because(sandbox, RAMET_REASON_KILLED);
+}
+
+static void
+on_hostile(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  end_because(sandbox, RAMET_REASON_LOST);
+}
+
+static void
+on_linger(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  log_text("sandbox_lingers", "a process does not die");
+  tell_ended(sandbox, true);
+}
+
+static void
+on_death(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  if (sandbox->state != SANDBOX_ENDING)
+    sandbox->reason = RAMET_REASON_LOST;
+  tell_ended(sandbox, false);
+  sandbox_free(sandbox);
+}
+
+static void
+ignore(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)sandbox;
+  (void)frame;
+}
+
+typedef void action(struct sandbox *sandbox, struct frame *frame);
+
+static action *const actions[SANDBOX_STATES][EVENTS] = {
+    /*                    PREPARED     ENTERED     SPAWNED         EXITED         FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_failed, on_hostile, on_deadline, on_kill,
+                      on_death},
+    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore, ignore,
+                        on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_run_spawned, on_hostile, on_failed, on_hostile, on_deadline,
+                          on_kill, on_death},
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_deadline,
+                         on_kill, on_death},
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_spawn_failed, on_hostile, on_deadline,
+                          on_kill, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore, on_death},
+};
+
+static void
+dispatch(struct sandbox *sandbox, enum event event, struct frame *frame)
+{
+  actions[sandbox->state][event](sandbox, frame);
+}
+
+/* ---- sources of events ---------------------------------------------------------------------------------------- */
+
+static enum event
+event_of(uint16_t kind)
+{
+  switch (kind) {
+  case RAMET_INIT_PREPARED:
+    return EVENT_PREPARED;
+  case RAMET_INIT_ENTERED:
+    return EVENT_ENTERED;
+  case RAMET_INIT_SPAWNED:
+    return EVENT_SPAWNED;
+  case RAMET_INIT_EXITED:
+    return EVENT_EXITED;
+  case RAMET_INIT_FAILED:
+    return EVENT_FAILED;
+  default:
+    return EVENT_HOSTILE;
+  }
+}
+
+/* One frame; false when there was none. */
+static bool
+channel_read(struct sandbox *sandbox)
+{
+  struct frame frame;
+  struct err err;
+
+  switch (frame_receive(sandbox->channel, receive_buffer, &frame, &err)) {
+  case FRAME_NONE:
+    return false;
+  case FRAME_GOT:
+    dispatch(sandbox, event_of(frame.kind), &frame);
+    frame_release(&frame);
+    return true;
+  case FRAME_MALFORMED:
+    log_err("init_malformed", &err);
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+    return true;
+  case FRAME_CLOSED:
+    /* Its death, which SIGCHLD tells, says more than this. */
+    close_channel(sandbox);
+    return false;
+  }
+  return false;
+}
+
+static void
+channel_ready(struct watch *watch, uint32_t events)
+{
+  (void)events;
+  channel_read((struct sandbox *)(void *)watch);
+}
+
+static void
+deadline_fired(struct deadline *deadline)
+{
+  struct sandbox *sandbox = (struct sandbox *)(void *)((char *)deadline - offsetof(struct sandbox, deadline));
+
+  dispatch(sandbox, EVENT_DEADLINE, NULL);
+}
+
+static void
+add_usage(struct sandbox *sandbox, const struct rusage *usage)
+{
+  if (sandbox->ended)
+    return;
+  sandbox->user_ns = (uint64_t)usage->ru_utime.tv_sec * 1000000000u + (uint64_t)usage->ru_utime.tv_usec * 1000u;
+  sandbox->system_ns = (uint64_t)usage->ru_stime.tv_sec * 1000000000u + (uint64_t)usage->ru_stime.tv_usec * 1000u;
+  sandbox->peak_bytes = (uint64_t)usage->ru_maxrss * 1024u;
+}
+
+void
+sandbox_reap(void)
+{
+  struct rusage usage;
+  int status, pid;
+
+  while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
+    for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)
+      if (sandbox->pid == pid) {
+        /* What init told before it died comes first. */
+        while (sandbox->channel >= 0 && sandbox->state != SANDBOX_ENDING && channel_read(sandbox))
+          continue;
+        add_usage(sandbox, &usage);
+        dispatch(sandbox, EVENT_DEATH, NULL);
+        break;
+      }
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sandboxes from birth in the pool to the end, as a table of state and event. */
+#ifndef RAMET_SANDBOX_H
+#define RAMET_SANDBOX_H
+
+#include <sys/resource.h>
+
+#include "loop.h"
+#include "plan.h"
+
+enum sandbox_state {
+  SANDBOX_BORN,     /* init prepares; a request may wait for it */
+  SANDBOX_POOLED,   /* ready, nobody's */
+  SANDBOX_STARTING, /* the plan is with init */
+  SANDBOX_RUNNING,  /* RUN: its command runs */
+  SANDBOX_STANDING, /* CREATE: it stands and takes commands */
+  SANDBOX_ENDING,   /* told to end, or its result is told: init's death is awaited */
+  SANDBOX_STATES,
+};
+
+struct sandbox {
+  struct watch watch;       /* on the channel; first */
+  struct sandbox *next, *previous;
+  enum sandbox_state state;
+  int pid;
+  int pidfd;
+  int channel;
+  uint64_t id;              /* 0 while nobody's */
+  uint64_t request;         /* of RUN or CREATE */
+  bool is_run, owned, told;
+  struct frame *waiting;    /* the request, until PREPARED */
+  struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */
+  uint64_t arrived, started, ended;
+  enum ramet_reason reason;
+  uint32_t status;
+  uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+  uint8_t *record;
+  uint32_t record_length;
+};
+
+/* How many sandboxes are in a state; SANDBOX_STATES counts all. */
+int sandbox_count(enum sandbox_state state);
+uint64_t sandbox_ended_count(void);
+struct sandbox *sandbox_find(uint64_t id);
+struct sandbox *sandbox_next(const struct sandbox *after);
+
+/* A new entry: init is cloned and told to prepare. */
+struct sandbox *sandbox_born(enum ramet_step fault, struct err *err) MUST_CHECK;
+/* RUN or CREATE. Takes the frame's descriptors. On success the answer comes later. */
+int sandbox_start(struct frame *frame, struct err *err) MUST_CHECK;
+int sandbox_spawn(struct frame *frame, struct err *err) MUST_CHECK;
+int sandbox_kill(uint64_t id, struct err *err) MUST_CHECK;
+int sandbox_set_record(uint64_t id, struct span record, struct err *err) MUST_CHECK;
+/* The control connection closed: what it owns ends. */
+void sandbox_owner_gone(void);
+/* SIGCHLD. */
+void sandbox_reap(void);
+
+/* Sizes of the id maps of entries, taken from core's own: "0 0 1\n" or a line for each mapped range. */
+int sandbox_setup(struct err *err) MUST_CHECK;
+bool sandbox_single_uid(void);
+
+#endif

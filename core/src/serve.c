@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Core: sets itself up step by step, then serves requests and keeps the pool filled. */
+#define _GNU_SOURCE
+#include "serve.h"
+
+#include <grp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "corefs.h"
+#include "log.h"
+#include "sandbox.h"
+#include "title.h"
+
+/* After this many entries that failed to prepare the pool is not refilled until a request asks. */
+#define REFILL_FAILURES_MAX 3
+
+static int signals = -1;
+static int refill_failures;
+
+static void
+signals_ready(struct watch *watch, uint32_t events)
+{
+  struct signalfd_siginfo info;
+
+  (void)watch;
+  (void)events;
+  while (read(signals, &info, sizeof info) == sizeof info)
+    if (info.ssi_signo == SIGTERM)
+      loop_stop();
+  sandbox_reap();
+}
+
+static struct watch signals_watch = {signals_ready};
+
+/* One entry at a time: a request that arrives meanwhile waits for a single clone at most. */
+static bool
+refill(void)
+{
+  struct err err = {0};
+  int waiting = sandbox_count(SANDBOX_POOLED) + sandbox_count(SANDBOX_BORN);
+
+  if (sandbox_count(SANDBOX_POOLED) > 0)
+    refill_failures = 0;
+  if (waiting >= (int)control_pool_size() || refill_failures >= REFILL_FAILURES_MAX)
+    return false;
+  if (!sandbox_born(RAMET_STEP_NONE, &err)) {
+    refill_failures++;
+    log_err("pool_entry_failed", &err);
+  }
+  return true;
+}
+
+static int
+take_ids(struct err *err)
+{
+  if (fault_here(RAMET_STEP_TAKE_IDS, err) < 0)
+    return -1;
+  /* With one mapped id "deny" stands in /proc/self/setgroups and the launching user's groups stay. */
+  if (setgroups(0, NULL) < 0 && errno != EPERM)
+    return err_step(err, RAMET_STEP_TAKE_IDS, "setgroups: %s", strerror(errno));
+  if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_TAKE_IDS, "become uid 0 inside: %s", strerror(errno));
+  /* A change of ids clears this, and /proc/PID of a clone would belong to nobody whom core could be. */
+  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_TAKE_IDS, "prctl: %s", strerror(errno));
+  return 0;
+}
+
+static int
+take_signals(struct err *err)
+{
+  sigset_t all, wanted;
+
+  sigfillset(&all);
+  sigemptyset(&wanted);
+  sigaddset(&wanted, SIGCHLD);
+  sigaddset(&wanted, SIGTERM);
+  if (sigprocmask(SIG_SETMASK, &all, NULL) < 0)
+    return err_code(err, "internal", "sigprocmask: %s", strerror(errno));
+  signals = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0 || loop_add(signals, &signals_watch, EPOLLIN) < 0)
+    return err_code(err, "internal", "signalfd: %s", strerror(errno));
+  return 0;
+}
+
+/* Entries record these as the most that their user namespaces may ever use, and each costs a few descriptors. */
+static void
+raise_limits(void)
+{
+  static const int resources[] = {RLIMIT_NOFILE, RLIMIT_NPROC};
+
+  for (size_t i = 0; i < sizeof resources / sizeof resources[0]; i++) {
+    struct rlimit limit;
+    if (getrlimit((__rlimit_resource_t)resources[i], &limit) == 0) {
+      limit.rlim_cur = limit.rlim_max;
+      setrlimit((__rlimit_resource_t)resources[i], &limit);
+    }
+  }
+}
+
+static int
+setup(const struct serve_options *options, struct err *err)
+{
+  umask(0);
+  raise_limits();
+  if (setsid() < 0)
+    return err_code(err, "internal", "setsid: %s", strerror(errno));
+  if (take_ids(err) < 0 || corefs_setup(options->attach_layers, err) < 0 || sandbox_setup(err) < 0 ||
+      loop_setup(err) < 0 || take_signals(err) < 0)
+    return -1;
+  return control_setup(&options->control, err);
+}
+
+static void
+report_failure(const struct serve_options *options, const struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_err(&writer, err);
+  log_err("core_failed", err);
+  if (frame_send(options->control.connection, RAMET_ERROR, 0, &writer, NULL, 0) < 0)
+    _exit(EXIT_DEFECT);
+}
+
+void
+serve(const struct serve_options *options, int report)
+{
+  struct err err = {0};
+
+  log_setup(options->log);
+  fault_arm(options->fault);
+  if (setup(options, &err) < 0) {
+    report_failure(options, &err);
+    _exit(EXIT_SYSTEM);
+  }
+  fault_arm(RAMET_STEP_NONE);
+  title_set("ramet-core");
+  if (write(report, "R", 1) != 1)
+    _exit(EXIT_SYSTEM);
+  close(report);
+  loop_run(refill);
+  control_close();
+  /* Pid 1's exit ends every process of the namespace. */
+  _exit(0);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RAMET_SERVE_H
+#define RAMET_SERVE_H
+
+#include "control.h"
+
+struct serve_options {
+  struct control_options control;
+  int log;
+  int hold;              /* a descriptor that only has to stay open: the lock on an id range; or -1 */
+  const char *uid_map;   /* lines separated by ',', "inside outside count" */
+  const char *gid_map;
+  const char *newidmap;  /* directory of newuidmap and newgidmap, or NULL: write the maps directly */
+  bool attach_layers;    /* tests: as on kernels before 6.15 */
+  enum ramet_step fault; /* of the launcher and of core's own setup */
+};
+
+/* Makes core, pid 1 of its own pid namespace, and returns the launcher's exit code. */
+int launch(const struct serve_options *options);
+/* Core itself: does not return. Called in the new namespaces once the ids are mapped. */
+void serve(const struct serve_options *options, int report) __attribute__((noreturn));
+
+#endif
