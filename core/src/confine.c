@@ -51,6 +51,7 @@ step_session(const struct child *child)
     return -1;
   if (setsid() < 0)
     return err_step(child->err, RAMET_STEP_SESSION, "setsid: %s", strerror(errno));
+  umask(022); /* core's own is 0: it writes modes as plans give them */
   /* exec keeps ignored signals ignored. */
   sigaction(SIGPIPE, &default_action, NULL);
   sigemptyset(&none);

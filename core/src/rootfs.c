@@ -115,6 +115,10 @@ add_dir(int skeleton, struct span value, struct err *err)
   if (value.length < 4)
     return err_field(err, "root", "a directory entry is too short");
   memcpy(&mode, value.data, 4);
+  if (value.length == 5 && value.data[4] == '/')
+    return fchmod(skeleton, mode & 07777) < 0
+               ? err_step(err, RAMET_STEP_ROOT_SKELETON, "mode of /: %s", strerror(errno))
+               : 0;
   if (inner_path((struct span){value.data + 4, value.length - 4}, path, err) < 0)
     return -1;
   cleanup_fd int dir = open_parent(skeleton, path, &name, err);

@@ -66,6 +66,8 @@ enum ramet_kind {
   RAMET_SHUTDOWN = 11,
   RAMET_SET_POOL = 12,
   RAMET_RECORD = 13, /* replace a sandbox's opaque record */
+  RAMET_SNAPSHOT = 14,      /* freeze a standing sandbox, keep its state under a number */
+  RAMET_DROP_SNAPSHOT = 15, /* its children go on */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -127,6 +129,14 @@ enum ramet_tag {
   RAMET_TAG_STDIN = 56,   /* u32: index of the frame's descriptor; absent: /dev/null */
   RAMET_TAG_STDOUT = 57,
   RAMET_TAG_STDERR = 58,
+  /* snapshots */
+  RAMET_TAG_SNAPSHOT = 60,     /* u32, chosen by the daemon, never 0; in CREATE: fork from it */
+  RAMET_TAG_PAUSE_NS = 61,     /* u64: how long the source stood still */
+  RAMET_TAG_MEMORY_BYTES = 62, /* u64: pages kept in the image */
+  RAMET_TAG_FILE_BYTES = 63,   /* u64: bytes of the writable layer kept */
+  RAMET_TAG_PROCESS_COUNT = 64, /* u32 */
+  RAMET_TAG_CAPTURE_NS = 65,   /* u64: from the request to the image */
+  RAMET_TAG_STEM_NS = 66,      /* u64: from the image to a stem that can be forked */
   /* results */
   RAMET_TAG_STATUS = 70,    /* u32: wait status of the command */
   RAMET_TAG_REASON = 71,    /* u32: enum ramet_reason */
@@ -221,6 +231,40 @@ enum ramet_step {
   RAMET_STEP_NO_NEW_PRIVS = 88,
   RAMET_STEP_SECCOMP = 89,
   RAMET_STEP_EXEC = 90,
+  /* snapshot: the tracer */
+  RAMET_STEP_FIND_PROCESSES = 100,
+  RAMET_STEP_SEIZE = 101,
+  RAMET_STEP_REGISTERS = 102,
+  RAMET_STEP_MAPPINGS = 103,
+  RAMET_STEP_INJECT = 104,
+  RAMET_STEP_FROZEN_TWIN = 105,
+  RAMET_STEP_DESCRIPTORS = 106,
+  RAMET_STEP_COPY_UPPER = 107,
+  RAMET_STEP_RESUME = 108,
+  RAMET_STEP_PAGES = 109,
+  RAMET_STEP_DROP_TWIN = 110,
+  RAMET_STEP_IMAGE = 111,
+  /* a stem */
+  RAMET_STEP_STEM_FORK = 120,
+  RAMET_STEP_STEM_FILES = 121,
+  RAMET_STEP_STEM_REGION = 122,
+  RAMET_STEP_STEM_UNMAP = 123,
+  RAMET_STEP_STEM_MAP = 124,
+  RAMET_STEP_STEM_FILL = 125,
+  RAMET_STEP_STEM_PROTECT = 126,
+  RAMET_STEP_STEM_MM = 127,
+  /* a child of a stem */
+  RAMET_STEP_CHILD_PIDNS = 140,
+  RAMET_STEP_CHILD_CLONE = 141,
+  RAMET_STEP_CHILD_MAKE_FDS = 142,
+  RAMET_STEP_CHILD_NAMESPACES = 143,
+  RAMET_STEP_CHILD_FDS = 144,
+  RAMET_STEP_CHILD_DIRECTORY = 145,
+  RAMET_STEP_CHILD_SHARED_MEMORY = 146,
+  RAMET_STEP_CHILD_THREADS = 147,
+  RAMET_STEP_CHILD_STATE = 148,
+  RAMET_STEP_CHILD_CAPABILITIES = 149,
+  RAMET_STEP_CHILD_SECCOMP = 150,
 };
 
 #endif
