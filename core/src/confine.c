@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "sanitize.h"
 #include "syscalls.h"
 
 int
@@ -106,7 +107,8 @@ step_rlimits(const struct child *child)
   }
   if (plan->processes) {
     /* The kernel counts processes per user namespace and uid; init is one of them. */
-    struct rlimit limit = {plan->processes + 1, plan->processes + 1};
+    rlim_t most = plan->processes < RLIM_INFINITY ? plan->processes + 1 : RLIM_INFINITY;
+    struct rlimit limit = {most, most};
     if (setrlimit(RLIMIT_NPROC, &limit) < 0)
       return err_step(child->err, RAMET_STEP_RLIMITS, "processes: %s", strerror(errno));
   }
@@ -305,6 +307,7 @@ child_main(void *argument)
 {
   const struct child *child = argument;
 
+  stack_enter();
   for (size_t i = 0; i < sizeof child_steps / sizeof child_steps[0]; i++)
     if (child_steps[i](child) < 0)
       break;
@@ -323,7 +326,9 @@ confine_spawn(const struct plan *plan, const int *streams, struct err *err)
   if (fault_here(RAMET_STEP_FORK_COMMAND, err) < 0)
     return -1;
   /* CLONE_VFORK: init sleeps until the child has called exec or _exit, and copies no page table. */
+  stack_lend(child_stack, sizeof child_stack);
   int pid = clone(child_main, child_stack + sizeof child_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &child);
+  stack_return();
   if (pid < 0)
     return err_step(err, RAMET_STEP_FORK_COMMAND, "clone: %s", strerror(errno));
   if (failed.step != RAMET_STEP_NONE) {

@@ -81,6 +81,14 @@ control_reply(uint16_t kind, uint64_t request, struct writer *writer)
   enqueue(kind, request, writer);
 }
 
+/* To a peer that may not have greeted yet, past the queue. An empty socket takes a small frame. */
+static void
+send_now(uint16_t kind, uint64_t request, const struct writer *writer)
+{
+  if (frame_send(connection, kind, request, writer, NULL, 0) < 0)
+    log_text("peer_lost", "it does not take the first answer");
+}
+
 void
 control_refuse(uint64_t request, const struct err *err)
 {
@@ -138,18 +146,32 @@ list(uint64_t request)
   reply_ok(request);
 }
 
-/* The one attribute of a small request; 0 when it is missing. */
+static const char *
+number_name(uint16_t tag)
+{
+  return tag == RAMET_TAG_SANDBOX     ? "sandbox"
+         : tag == RAMET_TAG_ROOT      ? "root"
+         : tag == RAMET_TAG_SNAPSHOT  ? "snapshot"
+         : tag == RAMET_TAG_POOL_SIZE ? "pool_size"
+                                      : "payload";
+}
+
+/* The number that a small request must carry, and the record that it may. */
 static int
 one_number(const struct frame *frame, uint16_t wanted, uint64_t *out, struct span *record, struct err *err)
 {
   struct attr_walk walk = {frame->payload};
   struct span value;
-  uint16_t tag;
+  uint16_t tag, seen = 0;
+  bool found = false;
   int more;
 
   *out = 0;
   while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
     uint32_t small = 0;
+    if (tag == seen)
+      return err_field(err, "payload", "tag %u occurs twice", tag);
+    seen = tag;
     if (tag == RAMET_TAG_RECORD && record) {
       *record = value;
       continue;
@@ -158,8 +180,9 @@ one_number(const struct frame *frame, uint16_t wanted, uint64_t *out, struct spa
       return err_field(err, "payload", "tag %u of %u bytes does not belong here", tag, value.length);
     if (value.length == sizeof small)
       *out = small;
+    found = true;
   }
-  return more;
+  return more == 0 && !found ? err_field(err, number_name(wanted), "is missing") : more;
 }
 
 static enum ramet_step
@@ -209,7 +232,9 @@ handle_simple(struct frame *frame, struct err *err)
   case RAMET_DEFINE_ROOT:
     return handle_define_root(frame, err);
   case RAMET_DROP_ROOT:
-    return one_number(frame, RAMET_TAG_ROOT, &number, NULL, err) < 0 ? -1 : root_drop((uint32_t)number, err);
+    return one_number(frame, RAMET_TAG_ROOT, &number, NULL, err) < 0
+               ? -1
+               : root_drop(number > UINT32_MAX ? 0 : (uint32_t)number, err);
   case RAMET_DEFINE_FILTER:
     return filter_define(frame, err);
   case RAMET_KILL:
@@ -228,17 +253,32 @@ handle_simple(struct frame *frame, struct err *err)
   }
 }
 
+static bool
+takes_nothing(uint16_t kind)
+{
+  return kind == RAMET_HELLO || kind == RAMET_STATUS || kind == RAMET_LIST || kind == RAMET_SHUTDOWN;
+}
+
 static void
 handle(struct frame *frame)
 {
   cleanup_writer struct writer writer = {0};
   struct err err = {0};
 
+  if (takes_nothing(frame->kind) && frame->payload.length) {
+    err_field(&err, "payload", "request %u carries nothing", frame->kind);
+    control_refuse(frame->request, &err);
+    return;
+  }
   switch (frame->kind) {
   case RAMET_HELLO:
     describe_core(&writer);
+    /* Before the events that wait for this daemon. */
+    if (greeted)
+      control_reply(RAMET_OK, frame->request, &writer);
+    else
+      send_now(RAMET_OK, frame->request, &writer);
     greeted = true;
-    control_reply(RAMET_OK, frame->request, &writer);
     return;
   case RAMET_STATUS:
     describe_state(&writer);
@@ -305,6 +345,21 @@ connection_gone(void)
   deadline_set(&grace, loop_now() + grace_ns);
 }
 
+/* A visitor is told why and shown out: it may speak another version. */
+static void
+refuse_frame(uint64_t request, const struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+
+  if (greeted) {
+    control_refuse(request, err);
+    return;
+  }
+  put_err(&writer, err);
+  send_now(RAMET_ERROR, request, &writer);
+  connection_gone();
+}
+
 static void
 connection_ready(struct watch *watch, uint32_t events)
 {
@@ -323,7 +378,7 @@ connection_ready(struct watch *watch, uint32_t events)
     connection_gone();
     return;
   case FRAME_MALFORMED:
-    control_refuse(frame.request, &err);
+    refuse_frame(frame.request, &err);
     return;
   case FRAME_GOT:
     break;

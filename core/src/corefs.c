@@ -255,8 +255,8 @@ corefs_store(int mount, enum ramet_step step, struct err *err)
     return -1;
   if (mkdir(path, 0700) < 0)
     err_step(err, step, "mkdir %s: %s", path, strerror(errno));
-  else
-    result = tree_attach(mount, AT_FDCWD, path, step, err);
+  else if ((result = tree_attach(mount, AT_FDCWD, path, step, err)) < 0)
+    rmdir(path);
   corefs_return_home();
   return result < 0 ? -1 : slot;
 }
@@ -297,4 +297,16 @@ corefs_copy(const int *slots, int count, int *fds, enum ramet_step step, struct 
   while (done-- > 0)
     close_fd(&fds[done]);
   return -1;
+}
+
+int
+corefs_adopt(int lent, enum ramet_step step, struct err *err)
+{
+  int slot = corefs_store(lent, step, err), own = -1;
+
+  if (slot < 0)
+    return -1;
+  int result = corefs_copy(&slot, 1, &own, step, err);
+  corefs_unstore(slot);
+  return result < 0 ? -1 : own;
 }

@@ -31,6 +31,9 @@ int corefs_open_host_tree(const char *path, enum ramet_step step, struct err *er
  * mount in the caller's own mount namespace, or (Linux 6.15) of a detached one that came from it. */
 int corefs_store(int mount, enum ramet_step step, struct err *err) MUST_CHECK;
 void corefs_unstore(int slot);
+/* A mount that another user namespace's process lent, as a copy that is core's own: overlayfs wants capabilities over
+ * the namespace that a layer's mount belongs to. */
+int corefs_adopt(int lent, enum ramet_step step, struct err *err) MUST_CHECK;
 /* Detached copies of stored mounts; on failure none is left open. */
 int corefs_copy(const int *slots, int count, int *fds, enum ramet_step step, struct err *err) MUST_CHECK;
 

@@ -146,6 +146,8 @@ launch(const struct serve_options *options)
   }
   close(go[0]);
   close(ready[1]);
+  /* Core is the child of whoever started this program, who has to reap it also when it fails. */
+  dprintf(STDOUT_FILENO, "%ld\n", pid);
   if (map_ids(pid, options, &err) < 0) {
     close(go[1]); /* core reads the end and exits */
     return report(options, &err);

@@ -196,8 +196,9 @@ source_mount(struct frame *frame, uint32_t index, struct span source, enum ramet
   char path[PATH_MAX];
 
   if (index != RAMET_FD_NONE) {
-    int fd = frame_steal_fd(frame, index);
-    return fd < 0 ? err_field(err, "root", "names descriptor %u, which did not come along", index) : fd;
+    cleanup_fd int lent = frame_steal_fd(frame, index);
+    return lent < 0 ? err_field(err, "root", "names descriptor %u, which did not come along", index)
+                    : corefs_adopt(lent, step, err);
   }
   if (!path_is_clean(source))
     return err_field(err, "root", "a source is no clean absolute path");

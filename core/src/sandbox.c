@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "commands.h"
 #include "control.h"
 #include "filters.h"
 #include "init.h"
@@ -40,6 +41,7 @@ enum event {
 static struct sandbox *all;
 static int counts[SANDBOX_STATES + 1];
 static uint64_t ended_count;
+static int prepare_failures;
 static char uid_map[512], gid_map[512];
 static bool single_uid;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
@@ -52,6 +54,12 @@ int
 sandbox_count(enum sandbox_state state)
 {
   return counts[state];
+}
+
+int
+sandbox_prepare_failures(void)
+{
+  return prepare_failures;
 }
 
 uint64_t
@@ -115,6 +123,7 @@ sandbox_free(struct sandbox *sandbox)
   close_channel(sandbox);
   close_fd(&sandbox->pidfd);
   drop_waiting(sandbox);
+  commands_end(&sandbox->commands);
   free(sandbox->record);
   free(sandbox);
 }
@@ -252,6 +261,7 @@ sandbox_born(enum ramet_step fault, struct err *err)
     result = err_step(err, RAMET_STEP_CLONE_INIT, "speak to init: %s", strerror(errno));
   if (result == 0)
     return sandbox;
+  prepare_failures++;
   if (sandbox->pid > 0) {
     sandbox->told = true;
     set_state(sandbox, SANDBOX_ENDING);
@@ -284,7 +294,8 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
   put_u32(&writer, RAMET_TAG_LINGERING, lingering);
-  control_reply(RAMET_ENDED, sandbox->is_run ? sandbox->request : 0, &writer);
+  /* A CREATE that ended before it stood is answered by this. */
+  control_reply(RAMET_ENDED, sandbox->is_run || !sandbox->started ? sandbox->request : 0, &writer);
 }
 
 static void
@@ -301,6 +312,8 @@ tell_refused(struct sandbox *sandbox, const struct err *err)
 static void
 end(struct sandbox *sandbox)
 {
+  if (sandbox->state == SANDBOX_BORN && !sandbox->id)
+    prepare_failures++;
   drop_waiting(sandbox);
   set_state(sandbox, SANDBOX_ENDING);
   sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
@@ -388,7 +401,7 @@ claim(struct sandbox *sandbox, const struct frame *frame, const struct plan *pla
   sandbox->is_run = frame->kind == RAMET_RUN;
   sandbox->owned = plan->owned;
   sandbox->arrived = loop_now();
-  if (plan->wall_ns)
+  if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
     deadline_set(&sandbox->deadline, sandbox->arrived + plan->wall_ns);
   return 0;
 }
@@ -396,7 +409,7 @@ claim(struct sandbox *sandbox, const struct frame *frame, const struct plan *pla
 static int
 wait_for_prepared(struct sandbox *sandbox, struct frame *frame, struct err *err)
 {
-  sandbox->waiting = malloc(sizeof *sandbox->waiting);
+  sandbox->waiting = calloc(1, sizeof *sandbox->waiting);
   if (!sandbox->waiting || frame_keep(frame) < 0)
     return err_code(err, "internal", "no memory for a request");
   *sandbox->waiting = *frame;
@@ -414,6 +427,7 @@ sandbox_start(struct frame *frame, struct err *err)
     return -1;
   if (sandbox_find(plan.sandbox))
     return err_field(err, "sandbox", "this number is taken");
+  prepare_failures = 0;
   /* A fault is armed before birth, so it needs an entry of its own. */
   struct sandbox *sandbox = plan.fault ? NULL : take_entry();
   if (!sandbox)
@@ -445,9 +459,13 @@ sandbox_spawn(struct frame *frame, struct err *err)
   struct sandbox *sandbox = sandbox_find(plan.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING)
     return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
+  if (commands_add(&sandbox->commands, frame->request, plan.command.number, err) < 0)
+    return -1;
   put_raw(&writer, frame->payload);
-  if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0)
+  if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0) {
+    commands_failed(&sandbox->commands, frame->request);
     return err_code(err, "busy", "init does not take the command: %s", strerror(errno));
+  }
   return 0;
 }
 
@@ -474,7 +492,7 @@ sandbox_set_record(uint64_t id, struct span record, struct err *err)
   uint8_t *copy = malloc(record.length + 1);
   if (!copy)
     return err_code(err, "internal", "no memory for a record");
-  memcpy(copy, record.data, record.length);
+  memcpy(copy, record.data ? record.data : (const uint8_t *)"", record.length);
   free(sandbox->record);
   sandbox->record = copy;
   sandbox->record_length = record.length;
@@ -488,10 +506,13 @@ sandbox_owner_gone(void)
 
   for (struct sandbox *sandbox = all; sandbox; sandbox = next) {
     next = sandbox->next;
-    if (sandbox->id && sandbox->owned) {
+    /* What was never answered as started nobody knows of. */
+    if (sandbox->id && (sandbox->owned || !sandbox->started)) {
       dispatch(sandbox, EVENT_KILL, NULL);
       sandbox->told = true; /* nobody is left who waits for it */
     }
+    commands_forget_requests(sandbox->commands);
+    sandbox->request = 0; /* a number of the next daemon's means another request */
   }
 }
 
@@ -504,6 +525,7 @@ on_prepared(struct sandbox *sandbox, struct frame *frame)
   struct plan plan;
 
   (void)frame;
+  prepare_failures = 0;
   if (!sandbox->waiting) {
     set_state(sandbox, SANDBOX_POOLED);
     return;
@@ -560,15 +582,21 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
 {
   struct err err;
 
-  (void)sandbox;
   read_failure(frame, &err);
-  control_refuse(frame->request, &err);
+  if (!commands_failed(&sandbox->commands, frame->request))
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+  else if (frame->request)
+    control_refuse(frame->request, &err);
 }
 
 static void
 on_run_spawned(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
+  if (!sandbox->is_run) {
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+    return;
+  }
   sandbox->started = loop_now();
   set_state(sandbox, SANDBOX_RUNNING);
 }
@@ -579,6 +607,10 @@ on_entered(struct sandbox *sandbox, struct frame *frame)
   cleanup_writer struct writer writer = {0};
 
   (void)frame;
+  if (sandbox->is_run) {
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+    return;
+  }
   sandbox->started = loop_now();
   set_state(sandbox, SANDBOX_STANDING);
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
@@ -586,13 +618,33 @@ on_entered(struct sandbox *sandbox, struct frame *frame)
   control_reply(RAMET_OK, sandbox->request, &writer);
 }
 
+static int
+read_spawned(const struct frame *frame, uint32_t *number, uint32_t *pid)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint16_t tag;
+  int more, bad = 0;
+
+  while ((more = attr_next(&walk, &tag, &value, &ignored)) > 0)
+    bad |= tag == RAMET_TAG_COMMAND ? span_u32(value, number) : tag == RAMET_TAG_PID ? span_u32(value, pid) : -1;
+  return more < 0 || bad ? -1 : 0;
+}
+
 static void
 on_spawned(struct sandbox *sandbox, struct frame *frame)
 {
   cleanup_writer struct writer writer = {0};
+  uint32_t number = 0, pid = 0;
 
+  if (read_spawned(frame, &number, &pid) < 0 || !commands_spawned(sandbox->commands, frame->request, number)) {
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+    return;
+  }
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
-  put_raw(&writer, frame->payload);
+  put_u32(&writer, RAMET_TAG_COMMAND, number);
+  put_u32(&writer, RAMET_TAG_PID, pid);
   control_reply(RAMET_OK, frame->request, &writer);
 }
 
@@ -600,36 +652,32 @@ static void
 on_exited(struct sandbox *sandbox, struct frame *frame)
 {
   cleanup_writer struct writer writer = {0};
+  struct exit_record record;
 
+  if (exit_record_read(frame, &record) < 0 || !commands_exited(&sandbox->commands, record.number)) {
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+    return;
+  }
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
-  put_raw(&writer, frame->payload);
+  exit_record_put(&record, &writer);
   control_reply(RAMET_EXITED, 0, &writer);
 }
 
 static void
 read_exit(struct sandbox *sandbox, struct frame *frame)
 {
-  struct attr_walk walk = {frame->payload};
-  struct span value;
-  struct err ignored;
-  uint16_t tag;
-  int bad = 0;
+  struct exit_record record;
 
-  while (attr_next(&walk, &tag, &value, &ignored) > 0) {
-    if (tag == RAMET_TAG_STATUS)
-      bad |= span_u32(value, &sandbox->status);
-    else if (tag == RAMET_TAG_USER_NS)
-      bad |= span_u64(value, &sandbox->user_ns);
-    else if (tag == RAMET_TAG_SYSTEM_NS)
-      bad |= span_u64(value, &sandbox->system_ns);
-    else if (tag == RAMET_TAG_PEAK_BYTES)
-      bad |= span_u64(value, &sandbox->peak_bytes);
-    else if (tag == RAMET_TAG_DISK_PEAK)
-      bad |= span_u64(value, &sandbox->disk_bytes);
+  if (exit_record_read(frame, &record) < 0) {
+    sandbox->reason = RAMET_REASON_LOST;
+    return;
   }
-  sandbox->reason = bad                                 ? RAMET_REASON_LOST
-                    : WIFSIGNALED((int)sandbox->status) ? RAMET_REASON_SIGNAL
-                                                        : RAMET_REASON_EXIT;
+  sandbox->status = record.status;
+  sandbox->user_ns = record.user_ns;
+  sandbox->system_ns = record.system_ns;
+  sandbox->peak_bytes = record.peak_bytes;
+  sandbox->disk_bytes = record.disk_bytes;
+  sandbox->reason = WIFSIGNALED((int)record.status) ? RAMET_REASON_SIGNAL : RAMET_REASON_EXIT;
 }
 
 /* Init has killed and reaped everything before it told: no process of the guest is left. */
@@ -675,6 +723,8 @@ static void
 on_death(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
+  if (sandbox->state == SANDBOX_BORN && !sandbox->id)
+    prepare_failures++;
   if (sandbox->state != SANDBOX_ENDING)
     sandbox->reason = RAMET_REASON_LOST;
   tell_ended(sandbox, false);
@@ -751,8 +801,9 @@ channel_read(struct sandbox *sandbox)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return true;
   case FRAME_CLOSED:
-    /* Its death, which SIGCHLD tells, says more than this. */
+    /* Its death comes too, unless it only pretends. */
     close_channel(sandbox);
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
     return false;
   }
   return false;

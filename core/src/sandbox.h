@@ -5,6 +5,7 @@
 
 #include <sys/resource.h>
 
+#include "commands.h"
 #include "loop.h"
 #include "plan.h"
 
@@ -34,6 +35,7 @@ struct sandbox {
   enum ramet_reason reason;
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+  struct known_command *commands; /* of a standing sandbox */
   uint8_t *record;
   uint32_t record_length;
 };
@@ -41,6 +43,8 @@ struct sandbox {
 /* How many sandboxes are in a state; SANDBOX_STATES counts all. */
 int sandbox_count(enum sandbox_state state);
 uint64_t sandbox_ended_count(void);
+/* Entries in a row that failed to prepare, nobody waiting for them; a request starts the count anew. */
+int sandbox_prepare_failures(void);
 struct sandbox *sandbox_find(uint64_t id);
 struct sandbox *sandbox_next(const struct sandbox *after);
 

@@ -22,7 +22,6 @@
 #define REFILL_FAILURES_MAX 3
 
 static int signals = -1;
-static int refill_failures;
 
 static void
 signals_ready(struct watch *watch, uint32_t events)
@@ -46,13 +45,11 @@ refill(void)
   struct err err = {0};
   int waiting = sandbox_count(SANDBOX_POOLED) + sandbox_count(SANDBOX_BORN);
 
-  if (sandbox_count(SANDBOX_POOLED) > 0)
-    refill_failures = 0;
-  if (waiting >= (int)control_pool_size() || refill_failures >= REFILL_FAILURES_MAX)
+  if (waiting >= (int)control_pool_size() || sandbox_prepare_failures() >= REFILL_FAILURES_MAX)
     return false;
   if (!sandbox_born(RAMET_STEP_NONE, &err)) {
-    refill_failures++;
     log_err("pool_entry_failed", &err);
+    return false;
   }
   return true;
 }

@@ -121,6 +121,8 @@ check_header(const uint8_t *buffer, size_t got, int truncated, struct frame *fra
     return err_field(err, "length", "a payload of %u bytes is above %u", header.length, RAMET_PAYLOAD_MAX);
   if (frame->fd_count != header.fds + (in_file ? 1 : 0))
     return err_field(err, "fds", "%d descriptors came, %u were announced", frame->fd_count, header.fds);
+  if (in_file && got != sizeof header)
+    return err_field(err, "length", "%zu bytes came beside the payload's file", got - sizeof header);
   if (in_file)
     return map_payload(frame, header.length, err);
   if (header.length != got - sizeof header)

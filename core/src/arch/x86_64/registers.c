@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "registers.h"
+
+#include <string.h>
+
+/* include/linux/errno.h: never seen by user space, but by a tracer. */
+#define ERESTARTSYS 512
+#define ERESTARTNOINTR 513
+#define ERESTARTNOHAND 514
+#define ERESTART_RESTARTBLOCK 516
+
+uint64_t
+arch_vdso_syscall_offset(const uint8_t *vdso, size_t length)
+{
+  /* Code starts behind the ELF header and its tables. */
+  for (size_t i = 0x200; i + 1 < length; i++)
+    if (vdso[i] == 0x0f && vdso[i + 1] == 0x05)
+      return i;
+  return 0;
+}
+
+arch_registers
+arch_prepare_syscall(const arch_registers *base, uint64_t address, long number, const uint64_t args[6])
+{
+  arch_registers registers = *base;
+
+  registers.rip = address;
+  registers.rax = (uint64_t)number;
+  registers.orig_rax = (uint64_t)-1; /* not inside a system call: nothing is restarted */
+  registers.rdi = args[0];
+  registers.rsi = args[1];
+  registers.rdx = args[2];
+  registers.r10 = args[3];
+  registers.r8 = args[4];
+  registers.r9 = args[5];
+  return registers;
+}
+
+long
+arch_syscall_result(const arch_registers *registers)
+{
+  return (long)registers->rax;
+}
+
+/* ERESTART_RESTARTBLOCK (a sleep or wait with a relative timeout): the kernel would go on with the time that is
+ * left, which it keeps in the task and no interface shows. Calling again waits the whole time: longer than asked,
+ * as sleeping always may, where EINTR would be an error that the program never had to expect. */
+void
+arch_rewind_interrupted(arch_registers *registers)
+{
+  long result = (long)registers->rax;
+
+  if ((long)registers->orig_rax >= 0 && (result == -ERESTARTSYS || result == -ERESTARTNOINTR ||
+                                         result == -ERESTARTNOHAND || result == -ERESTART_RESTARTBLOCK)) {
+    registers->rax = registers->orig_rax;
+    registers->rip -= 2;
+  }
+  registers->orig_rax = (uint64_t)-1;
+}
+
+/* arch/x86/include/uapi/asm/sigcontext.h and ucontext.h, as 64-bit programs see them. */
+struct frame_context {
+  uint64_t flags, link;
+  uint64_t stack_pointer;
+  uint32_t stack_flags, stack_zero;
+  uint64_t stack_size;
+  uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags;
+  uint16_t cs, gs, fs, ss;
+  uint64_t err, trapno, oldmask, cr2, fpstate, reserved[8];
+  uint64_t signal_mask;
+};
+
+struct frame_software {
+  uint32_t magic1, extended_size;
+  uint64_t features;
+  uint32_t xstate_size, zero[7];
+};
+
+#define FRAME_XSAVE 1         /* UC_FP_XSTATE */
+#define FRAME_SS 2            /* UC_SIGCONTEXT_SS */
+#define FRAME_STRICT_SS 4     /* UC_STRICT_RESTORE_SS */
+#define FRAME_NO_ALTSTACK 2   /* SS_DISABLE: the alternate stack is set by a call of its own */
+#define FRAME_MAGIC1 0x46505853
+#define FRAME_MAGIC2 0x46505845
+#define FRAME_SOFTWARE_AT 464 /* in the legacy area: sw_reserved */
+#define FRAME_HEADER_AT 512   /* xsave header; its first word is XSTATE_BV */
+
+static void
+fill_context(struct frame_context *context, const arch_registers *r, uint64_t signal_mask)
+{
+  memset(context, 0, sizeof *context);
+  context->flags = FRAME_XSAVE | FRAME_SS | FRAME_STRICT_SS;
+  context->stack_flags = FRAME_NO_ALTSTACK;
+  context->r8 = r->r8;
+  context->r9 = r->r9;
+  context->r10 = r->r10;
+  context->r11 = r->r11;
+  context->r12 = r->r12;
+  context->r13 = r->r13;
+  context->r14 = r->r14;
+  context->r15 = r->r15;
+  context->rdi = r->rdi;
+  context->rsi = r->rsi;
+  context->rbp = r->rbp;
+  context->rbx = r->rbx;
+  context->rdx = r->rdx;
+  context->rax = r->rax;
+  context->rcx = r->rcx;
+  context->rsp = r->rsp;
+  context->rip = r->rip;
+  context->eflags = r->eflags;
+  context->cs = (uint16_t)r->cs;
+  context->ss = (uint16_t)r->ss;
+  context->signal_mask = signal_mask;
+}
+
+bool
+arch_write_frame(uint8_t *at, uint64_t address, const arch_registers *registers, uint64_t signal_mask,
+                 const uint8_t *xstate, uint32_t xstate_length)
+{
+  struct frame_context context;
+  struct frame_software software = {.magic1 = FRAME_MAGIC1};
+  const uint32_t magic2 = FRAME_MAGIC2;
+  /* rt_sigreturn looks for the context 8 bytes above the handler's return address; xsave areas align to 64. */
+  size_t area = (8 + sizeof context + 63) & ~(size_t)63;
+
+  if (xstate_length < FRAME_HEADER_AT + 64 || area + xstate_length + sizeof magic2 > ARCH_FRAME_BYTES)
+    return false;
+  fill_context(&context, registers, signal_mask);
+  context.fpstate = address + area;
+  /* What the kernel saves for a signal handler: the features that this processor state has room for. ptrace keeps
+   * the mask of enabled features at the same place of the legacy area. */
+  memcpy(&software.features, xstate + FRAME_SOFTWARE_AT, sizeof software.features);
+  software.xstate_size = xstate_length;
+  software.extended_size = xstate_length + (uint32_t)sizeof magic2;
+  memset(at, 0, 8);
+  memcpy(at + 8, &context, sizeof context);
+  memcpy(at + area, xstate, xstate_length);
+  memcpy(at + area + FRAME_SOFTWARE_AT, &software, sizeof software);
+  memcpy(at + area + xstate_length, &magic2, sizeof magic2);
+  return true;
+}

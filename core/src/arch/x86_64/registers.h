@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the fork engine must know of x86-64: registers, the system call instruction, restart codes, signal frames. */
+#ifndef RAMET_ARCH_REGISTERS_H
+#define RAMET_ARCH_REGISTERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/user.h>
+
+typedef struct user_regs_struct arch_registers;
+
+/* AVX-512 with AMX tiles: 11 KiB (CPUID leaf 0xD). */
+#define ARCH_XSTATE_MAX 12288
+/* A signal frame with its extended state, and room for its alignment. */
+#define ARCH_FRAME_BYTES 16384
+
+/* Offset of a system call instruction in the vdso, which every process of a kernel shares; 0 when there is none. */
+uint64_t arch_vdso_syscall_offset(const uint8_t *vdso, size_t length);
+
+/* Registers with which a stopped thread executes one system call at `address`. */
+arch_registers arch_prepare_syscall(const arch_registers *base, uint64_t address, long number,
+                                    const uint64_t args[6]);
+long arch_syscall_result(const arch_registers *registers);
+
+/* A thread that was stopped inside a system call is to execute that call again when it runs on. Restart codes are
+ * internal to the kernel (include/linux/errno.h); signal(7), "Interruption of system calls". */
+void arch_rewind_interrupted(arch_registers *registers);
+
+/* Writes a frame that rt_sigreturn(2) takes: at `at`, which the process will see under `address`. */
+bool arch_write_frame(uint8_t *at, uint64_t address, const arch_registers *registers, uint64_t signal_mask,
+                      const uint8_t *xstate, uint32_t xstate_length);
+
+#endif

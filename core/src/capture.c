@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The order of a snapshot. Everything between SEIZE and RESUME is the pause. */
+#define _GNU_SOURCE
+#include "capture.h"
+
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
+#include "loop.h"
+#include "mounts.h"
+#include "title.h"
+#include "treecopy.h"
+
+static uint64_t stopped_at, resumed_at;
+
+int
+capture_refuse(const struct capture *capture, struct err *err, const char *format, ...)
+{
+  char what[128], inside[16] = "?";
+  const char *pid = capture->status ? procfs_field(capture->status, "NSpid") : NULL;
+  va_list args;
+
+  va_start(args, format);
+  vsnprintf(what, sizeof what, format, args);
+  va_end(args);
+  if (pid) {
+    /* One number for each nested namespace; the last is the guest's own. */
+    size_t length = strcspn(pid, "\n");
+    const char *last = pid + length;
+    while (last > pid && last[-1] != '\t')
+      last--;
+    snprintf(inside, sizeof inside, "%.*s", (int)(pid + length - last), last);
+  }
+  return err_code(err, "unforkable", "pid %s %s: %s", inside, capture->name, what);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------- */
+
+static int
+find_process(struct capture *capture, struct err *err)
+{
+  int children[4], others[4];
+  char path[48];
+
+  if (fault_here(RAMET_STEP_FIND_PROCESSES, err) < 0)
+    return -1;
+  int count = procfs_children(capture->source->init_pid, children, 4);
+  if (count < 1)
+    return err_code(err, "unforkable", "no process runs in the sandbox");
+  capture->pid = children[0];
+  procfs_name(capture->pid, capture->name);
+  snprintf(path, sizeof path, "/proc/%d/status", capture->pid);
+  capture->status = procfs_read(path, NULL);
+  if (!capture->status)
+    return err_code(err, "unforkable", "the sandbox's process is exiting");
+  if (count > 1 || procfs_children(capture->pid, others, 4) > 0) {
+    char other[32];
+    procfs_name(count > 1 ? children[1] : others[0], other);
+    return capture_refuse(capture, err, "runs beside another process (%s); a fork carries one process so far",
+                          other);
+  }
+  return 0;
+}
+
+static int
+seize(struct capture *capture, struct err *err)
+{
+  char path[48];
+
+  stopped_at = loop_now();
+  if (trace_stop_process(capture->pid, &capture->threads, &capture->thread_count, err) < 0)
+    return -1;
+  if (capture->threads[0].stopped)
+    return capture_refuse(capture, err, "is stopped by a signal");
+  free(capture->status);
+  snprintf(path, sizeof path, "/proc/%d/status", capture->pid);
+  capture->status = procfs_read(path, NULL);
+  snprintf(path, sizeof path, "/proc/%d/mem", capture->pid);
+  capture->memory = open(path, O_RDWR | O_CLOEXEC);
+  if (!capture->status || capture->memory < 0)
+    return err_step(err, RAMET_STEP_SEIZE, "open %s: %s", path, strerror(errno));
+  const char *filters = procfs_field(capture->status, "Seccomp_filters");
+  if (filters && atoi(filters) > 1)
+    return capture_refuse(capture, err, "has installed a seccomp filter of its own");
+  return 0;
+}
+
+static int
+read_maps(struct capture *capture, struct err *err)
+{
+  if (fault_here(RAMET_STEP_MAPPINGS, err) < 0)
+    return -1;
+  return procfs_maps(capture->pid, &capture->maps, RAMET_STEP_MAPPINGS, err);
+}
+
+/* The guest may have put anything where its vdso was: what is to be executed is read before it is. */
+static int
+find_syscall(struct capture *capture, struct err *err)
+{
+  const struct procmap *vdso = procfs_find(&capture->maps, "[vdso]");
+  uint8_t code[16384], instruction[2];
+  size_t length;
+
+  if (!vdso)
+    return capture_refuse(capture, err, "has unmapped its vdso");
+  length = vdso->end - vdso->start;
+  if (length > sizeof code || pread(capture->memory, code, length, (off_t)vdso->start) != (ssize_t)length)
+    return err_step(err, RAMET_STEP_INJECT, "read the vdso: %s", strerror(errno));
+  uint64_t offset = arch_vdso_syscall_offset(code, length);
+  capture->syscall_address = vdso->start + offset;
+  if (offset == 0 || pread(capture->memory, instruction, 2, (off_t)capture->syscall_address) != 2)
+    return err_step(err, RAMET_STEP_INJECT, "the vdso holds no system call");
+  return 0;
+}
+
+static int
+describe(struct capture *capture, struct err *err)
+{
+  struct image_header header = {.version = IMAGE_VERSION, .page = IMAGE_PAGE, .process_count = 1};
+  const struct procmap *vdso = procfs_find(&capture->maps, "[vdso]");
+
+  header.vdso_length = vdso ? vdso->end - vdso->start : 0;
+  put_bytes(&capture->description, IMAGE_TAG_HEADER, &header, sizeof header);
+  return capture_process(capture, err) < 0 || capture_threads(capture, err) < 0 ? -1 : 0;
+}
+
+static int
+copy_upper(struct capture *capture, int *upper, struct treecopy_count *count, struct err *err)
+{
+  struct tmpfs_options options = {.mode = "0700"};
+
+  if (fault_here(RAMET_STEP_COPY_UPPER, err) < 0)
+    return -1;
+  cleanup_fd int copy = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_COPY_UPPER, err);
+  if (copy < 0)
+    return -1;
+  static const char *const dirs[] = {"upper", "shm"};
+  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
+    cleanup_fd int from = openat(capture->source->upper, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (from < 0 || mkdirat(copy, dirs[i], 0700) < 0)
+      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
+    cleanup_fd int to = openat(copy, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (to < 0)
+      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
+    if (treecopy(from, to, count, RAMET_STEP_COPY_UPPER, err) < 0)
+      return -1;
+  }
+  *upper = steal_fd(&copy);
+  return 0;
+}
+
+static int
+resume(struct capture *capture, struct err *err)
+{
+  if (!capture->threads)
+    return 0;
+  int result = trace_release(capture->threads, capture->thread_count, err);
+  resumed_at = loop_now();
+  free(capture->threads);
+  capture->threads = NULL;
+  return result;
+}
+
+static int
+paused(struct capture *capture, int *upper, struct treecopy_count *count, struct err *err)
+{
+  if (seize(capture, err) < 0 || read_maps(capture, err) < 0 || find_syscall(capture, err) < 0 ||
+      describe(capture, err) < 0 || capture_descriptors(capture, err) < 0 || capture_twin(capture, err) < 0 ||
+      capture_unforked(capture, err) < 0 || copy_upper(capture, upper, count, err) < 0)
+    return -1;
+  return fault_here(RAMET_STEP_RESUME, err);
+}
+
+static int
+take(struct capture *capture, int *upper, struct treecopy_count *count, struct err *err)
+{
+  struct err second;
+
+  if (find_process(capture, err) < 0)
+    return -1;
+  int result = paused(capture, upper, count, err);
+  if (result < 0)
+    capture_drop_twin(capture);
+  if (resume(capture, result < 0 ? &second : err) < 0)
+    return -1;
+  if (result < 0)
+    return -1;
+  result = capture_pages(capture, err);
+  capture_drop_twin(capture);
+  return result;
+}
+
+/* ---- answer --------------------------------------------------------------------------------------------------- */
+
+static int
+description_file(const struct capture *capture, struct err *err)
+{
+  cleanup_fd int fd = memfd_create("ramet-image", MFD_CLOEXEC);
+
+  if (fault_here(RAMET_STEP_IMAGE, err) < 0)
+    return -1;
+  if (capture->description.failed || fd < 0 ||
+      write(fd, capture->description.data, capture->description.length) != (ssize_t)capture->description.length)
+    return err_step(err, RAMET_STEP_IMAGE, "write the description: %s", strerror(errno));
+  return steal_fd(&fd);
+}
+
+static void
+answer(int channel, const struct capture *capture, int upper, const struct treecopy_count *count, int result,
+       struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+  int fds[3] = {-1, capture->pages, upper};
+
+  if (result == 0)
+    fds[0] = description_file(capture, err);
+  if (fds[0] < 0) {
+    put_err(&writer, err);
+    if (frame_send(channel, RAMET_ERROR, 0, &writer, NULL, 0) < 0)
+      _exit(EXIT_DEFECT);
+    return;
+  }
+  put_u64(&writer, RAMET_TAG_PAUSE_NS, resumed_at - stopped_at);
+  put_u64(&writer, RAMET_TAG_MEMORY_BYTES, capture->memory_bytes);
+  put_u64(&writer, RAMET_TAG_FILE_BYTES, count->bytes);
+  put_u32(&writer, RAMET_TAG_PROCESS_COUNT, 1);
+  if (frame_send(channel, RAMET_OK, 0, &writer, fds, 3) < 0)
+    _exit(EXIT_DEFECT);
+}
+
+void
+capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
+{
+  struct capture capture = {.source = source, .memory = -1, .pages = -1};
+  struct treecopy_count count = {0};
+  struct err err = {0};
+  int upper = -1;
+
+  title_set("ramet-tracer");
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  fault_arm(fault);
+  capture.pages = memfd_create("ramet-pages", MFD_CLOEXEC);
+  int result = capture.pages < 0 ? err_step(&err, RAMET_STEP_IMAGE, "memfd_create: %s", strerror(errno))
+                                 : trace_setup(source->patience_ms, &err);
+  if (result == 0)
+    result = take(&capture, &upper, &count, &err);
+  answer(channel, &capture, upper, &count, result, &err);
+  _exit(0);
+}

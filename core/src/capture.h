@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Takes a snapshot: runs in a process of its own, the tracer, forked from core for each. */
+#ifndef RAMET_CAPTURE_H
+#define RAMET_CAPTURE_H
+
+#include "image.h"
+#include "plan.h"
+#include "procfs.h"
+#include "trace.h"
+
+struct capture_source {
+  int init_pid;                         /* in core's pid namespace */
+  ino_t streams[STREAM_COUNT];          /* of the command, 0: none */
+  int upper;                            /* the sandbox's tmpfs */
+  const char *const *bind_targets;      /* absolute paths inside */
+  int bind_count;
+  unsigned patience_ms;
+  uint64_t region_start, region_end;    /* the restorer's, when the source was forked itself */
+};
+
+/* What the tracer keeps in its hands while the source stands still. */
+struct capture {
+  const struct capture_source *source;
+  int pid;            /* of the guest's process, in core's pid namespace */
+  char name[32];
+  struct tracee *threads;
+  int thread_count;
+  struct procmaps maps;
+  uint64_t syscall_address;
+  int memory;         /* /proc/PID/mem */
+  int helper, twin;   /* 0: none */
+  struct tracee twin_thread;
+  char *status;
+  int pages;          /* the page file */
+  uint64_t pages_end;
+  struct writer description;
+  uint64_t memory_bytes;
+};
+
+/* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper) or ERROR. */
+void capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
+    __attribute__((noreturn));
+
+/* capture_process.c: what only the stopped process itself or /proc can tell. */
+int capture_threads(struct capture *capture, struct err *err) MUST_CHECK;
+int capture_process(struct capture *capture, struct err *err) MUST_CHECK;
+/* One system call in the first thread, with `length` bytes that it wrote read back. */
+int capture_ask(struct capture *capture, struct tracee *thread, long number, const uint64_t args[6],
+                int out_argument, void *out, size_t length, struct err *err) MUST_CHECK;
+
+/* capture_memory.c */
+int capture_twin(struct capture *capture, struct err *err) MUST_CHECK;
+/* In the pause, behind the twin: what the twin does not keep. */
+int capture_unforked(struct capture *capture, struct err *err) MUST_CHECK;
+void capture_drop_twin(struct capture *capture);
+int capture_pages(struct capture *capture, struct err *err) MUST_CHECK;
+/* Content that is no page: appended to the page file. */
+int capture_content(struct capture *capture, int fd, uint64_t length, uint64_t *offset, struct err *err) MUST_CHECK;
+
+/* capture_fds.c */
+int capture_descriptors(struct capture *capture, struct err *err) MUST_CHECK;
+
+/* "pid 57 python: " in front of what cannot be carried. */
+int capture_refuse(const struct capture *capture, struct err *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Descriptors: what each open file is, and what has to be kept of it. */
+#define _GNU_SOURCE
+#include "capture.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
+
+#define PIPE_CONTENT_MAX (1u << 20)
+
+struct found_fd {
+  int number, open_flags;
+  uint32_t description;
+  ino_t inode;
+  mode_t mode;
+  dev_t device;
+  char link[512];
+  char *info; /* fdinfo */
+};
+
+struct fd_table {
+  struct found_fd *items;
+  int count;
+  int pidfd;
+};
+
+/* ---- reading the table ---------------------------------------------------------------------------------------- */
+
+static int
+read_one(struct capture *capture, struct found_fd *fd, struct err *err)
+{
+  char path[64];
+  struct stat st;
+
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", capture->pid, fd->number);
+  ssize_t length = readlink(path, fd->link, sizeof fd->link - 1);
+  if (length < 0 || stat(path, &st) < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "%s: %s", path, strerror(errno));
+  fd->link[length] = 0;
+  fd->inode = st.st_ino;
+  fd->mode = st.st_mode;
+  fd->device = st.st_rdev;
+  snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", capture->pid, fd->number);
+  fd->info = procfs_read(path, NULL);
+  const char *flags = fd->info ? procfs_field(fd->info, "flags") : NULL;
+  if (!flags)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "%s: %s", path, strerror(errno));
+  fd->open_flags = (int)strtol(flags, NULL, 8);
+  return 0;
+}
+
+static int
+compare_numbers(const void *a, const void *b)
+{
+  return ((const struct found_fd *)a)->number - ((const struct found_fd *)b)->number;
+}
+
+static int
+read_table(struct capture *capture, struct fd_table *table, struct err *err)
+{
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/fd", capture->pid);
+  DIR *dir = opendir(path);
+  table->items = calloc(IMAGE_DESCRIPTORS_MAX, sizeof *table->items);
+  if (!dir || !table->items) {
+    if (dir)
+      closedir(dir);
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "open %s: %s", path, strerror(errno));
+  }
+  int result = 0;
+  for (struct dirent *entry; result == 0 && (entry = readdir(dir));) {
+    if (entry->d_name[0] == '.')
+      continue;
+    if (table->count == IMAGE_DESCRIPTORS_MAX) {
+      result = capture_refuse(capture, err, "has more than %d descriptors", IMAGE_DESCRIPTORS_MAX);
+      break;
+    }
+    struct found_fd *fd = &table->items[table->count];
+    fd->number = atoi(entry->d_name);
+    result = read_one(capture, fd, err);
+    table->count++;
+  }
+  closedir(dir);
+  qsort(table->items, (size_t)table->count, sizeof *table->items, compare_numbers);
+  return result;
+}
+
+static void
+free_table(struct fd_table *table)
+{
+  for (int i = 0; i < table->count; i++)
+    free(table->items[i].info);
+  free(table->items);
+  close_fd(&table->pidfd);
+}
+
+/* Descriptors of one open file description share offset and status flags: the first gives it its number. */
+static int
+group(struct capture *capture, struct fd_table *table, struct err *err)
+{
+  for (int i = 0; i < table->count; i++) {
+    struct found_fd *fd = &table->items[i];
+    fd->description = (uint32_t)i;
+    for (int j = 0; j < i; j++) {
+      struct found_fd *earlier = &table->items[j];
+      if (earlier->description != (uint32_t)j || strcmp(earlier->link, fd->link) != 0)
+        continue;
+      long order = syscall(SYS_kcmp, capture->pid, capture->pid, KCMP_FILE, earlier->number, fd->number);
+      if (order < 0)
+        return err_step(err, RAMET_STEP_DESCRIPTORS, "kcmp: %s", strerror(errno));
+      if (order == 0) {
+        fd->description = (uint32_t)j;
+        break;
+      }
+    }
+  }
+  return 0;
+}
+
+static int
+take_copy(const struct fd_table *table, const struct found_fd *fd)
+{
+  return (int)syscall(SYS_pidfd_getfd, table->pidfd, fd->number, 0);
+}
+
+/* ---- kinds ---------------------------------------------------------------------------------------------------- */
+
+struct writing {
+  struct capture *capture;
+  struct fd_table *table;
+  struct found_fd *fd;
+  struct image_description out;
+  char path[4096];
+  size_t path_length;
+};
+
+static int
+refuse_fd(struct writing *w, struct err *err, const char *what)
+{
+  return capture_refuse(w->capture, err, "fd %d is %s", w->fd->number, what);
+}
+
+static uint64_t
+info_number(const struct found_fd *fd, const char *name, int base)
+{
+  const char *text = procfs_field(fd->info, name);
+
+  return text ? strtoull(text, NULL, base) : 0;
+}
+
+static struct found_fd *
+other_end(struct writing *w)
+{
+  for (int i = 0; i < w->table->count; i++) {
+    struct found_fd *other = &w->table->items[i];
+    if (other->inode == w->fd->inode && other->description == (uint32_t)i && other != w->fd &&
+        S_ISFIFO(other->mode) && (other->open_flags & O_ACCMODE) != (w->fd->open_flags & O_ACCMODE))
+      return other;
+  }
+  return NULL;
+}
+
+/* tee(2) copies what is unread and leaves it there. */
+static int
+keep_pipe_content(struct writing *w, struct err *err)
+{
+  char path[64];
+  int pair[2];
+  ssize_t length = 0;
+
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
+  cleanup_fd int pipe = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (pipe < 0 || pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
+  cleanup_fd int read_end = pair[0], write_end = pair[1];
+  int size = fcntl(pipe, F_GETPIPE_SZ);
+  fcntl(write_end, F_SETPIPE_SZ, size);
+  length = tee(pipe, write_end, PIPE_CONTENT_MAX, SPLICE_F_NONBLOCK);
+  if (length < 0 && errno != EAGAIN)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
+  w->out.value[0] = (uint64_t)size;
+  if (length <= 0)
+    return 0;
+  cleanup_free uint8_t *content = malloc((size_t)length);
+  cleanup_fd int file = memfd_create("ramet-pipe", MFD_CLOEXEC);
+  ssize_t got = content ? read(read_end, content, (size_t)length) : -1;
+  if (got != length || file < 0 || write(file, content, (size_t)got) != got)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
+  w->out.content_length = (uint64_t)got;
+  return capture_content(w->capture, file, (uint64_t)got, &w->out.content_offset, err);
+}
+
+static int
+write_pipe(struct writing *w, struct err *err)
+{
+  for (int i = 0; i < STREAM_COUNT; i++)
+    if (w->capture->source->streams[i] == w->fd->inode) {
+      w->out.kind = IMAGE_STREAM;
+      w->out.value[0] = (uint64_t)i;
+      return 0;
+    }
+  struct found_fd *other = other_end(w);
+  bool reads = (w->fd->open_flags & O_ACCMODE) == O_RDONLY;
+  w->out.kind = reads ? IMAGE_PIPE_READ : IMAGE_PIPE_WRITE;
+  w->out.value[1] = w->fd->inode; /* ends of one pipe find each other by this */
+  if (!other && w->fd->link[0] == '/')
+    return refuse_fd(w, err, "a named pipe");
+  w->out.peer = other ? other->description + 1 : 0;
+  return reads ? keep_pipe_content(w, err) : 0;
+}
+
+static int
+write_unlinked(struct writing *w, struct err *err)
+{
+  char path[64];
+  struct stat st;
+
+  if (procfs_field(w->fd->info, "lock"))
+    return refuse_fd(w, err, "a locked file without a name");
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
+  cleanup_fd int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0 || fstat(file, &st) < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "open fd %d: %s", w->fd->number, strerror(errno));
+  w->out.kind = IMAGE_UNLINKED;
+  w->out.offset = info_number(w->fd, "pos", 10);
+  w->out.value[0] = strncmp(w->fd->link, "/memfd:", 7) == 0;
+  w->out.content_length = (uint64_t)st.st_size;
+  return capture_content(w->capture, file, (uint64_t)st.st_size, &w->out.content_offset, err);
+}
+
+static int
+write_named(struct writing *w, struct err *err)
+{
+  const char *link = w->fd->link;
+  size_t length = strlen(link);
+
+  if (S_ISREG(w->fd->mode) && length > 10 && strcmp(link + length - 10, " (deleted)") == 0)
+    return write_unlinked(w, err);
+  if (S_ISCHR(w->fd->mode) && major(w->fd->device) != 1 /* null, zero, full, random, urandom */)
+    return refuse_fd(w, err, major(w->fd->device) == 5 || major(w->fd->device) >= 136 ? "a terminal" : "a device");
+  if (!S_ISREG(w->fd->mode) && !S_ISDIR(w->fd->mode) && !S_ISCHR(w->fd->mode))
+    return refuse_fd(w, err, "a special file");
+  if (procfs_field(w->fd->info, "lock"))
+    return refuse_fd(w, err, "a file with a lock");
+  if (length >= 10 && strcmp(link + length - 10, " (deleted)") == 0)
+    return refuse_fd(w, err, "a directory that was removed");
+  w->out.kind = IMAGE_REOPEN;
+  w->out.offset = S_ISREG(w->fd->mode) ? info_number(w->fd, "pos", 10) : 0;
+  memcpy(w->path, link, length);
+  w->path_length = length;
+  return 0;
+}
+
+static int
+write_timerfd(struct writing *w, struct err *err)
+{
+  const char *value = procfs_field(w->fd->info, "it_value");
+  const char *interval = procfs_field(w->fd->info, "it_interval");
+  unsigned long long seconds, nanoseconds;
+
+  w->out.kind = IMAGE_TIMERFD;
+  w->out.value[0] = info_number(w->fd, "clockid", 10);
+  w->out.value[1] = info_number(w->fd, "ticks", 10);
+  if (!value || !interval || sscanf(value, "(%llu, %llu)", &seconds, &nanoseconds) != 2)
+    return refuse_fd(w, err, "a timer that /proc does not describe");
+  w->out.value[2] = seconds * 1000000000u + nanoseconds;
+  if (sscanf(interval, "(%llu, %llu)", &seconds, &nanoseconds) != 2)
+    return refuse_fd(w, err, "a timer that /proc does not describe");
+  w->out.value[3] = seconds * 1000000000u + nanoseconds;
+  return 0;
+}
+
+static int
+write_anonymous(struct writing *w, struct err *err)
+{
+  const char *kind = w->fd->link + strlen("anon_inode:");
+
+  if (strcmp(kind, "[eventfd]") == 0) {
+    w->out.kind = IMAGE_EVENTFD;
+    w->out.value[0] = info_number(w->fd, "eventfd-count", 16);
+    w->out.value[1] = info_number(w->fd, "eventfd-semaphore", 10);
+    return 0;
+  }
+  if (strcmp(kind, "[timerfd]") == 0)
+    return write_timerfd(w, err);
+  if (strcmp(kind, "[signalfd]") == 0) {
+    w->out.kind = IMAGE_SIGNALFD;
+    w->out.value[0] = info_number(w->fd, "sigmask", 16);
+    return 0;
+  }
+  if (strcmp(kind, "[eventpoll]") == 0) {
+    w->out.kind = IMAGE_EPOLL;
+    return 0;
+  }
+  char what[64];
+  snprintf(what, sizeof what, "%.40s", kind);
+  return refuse_fd(w, err, what);
+}
+
+/* ---- sockets -------------------------------------------------------------------------------------------------- */
+
+static int
+int_option(int socket, int name, int *out)
+{
+  socklen_t length = sizeof *out;
+
+  return getsockopt(socket, SOL_SOCKET, name, out, &length);
+}
+
+static int
+write_inet(struct writing *w, int socket, int type, struct err *err)
+{
+  struct sockaddr_storage address = {0};
+  socklen_t length = sizeof address;
+  int listening = 0;
+
+  if (int_option(socket, SO_ACCEPTCONN, &listening) < 0 ||
+      getsockname(socket, (struct sockaddr *)&address, &length) < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
+  w->out.value[1] = address.ss_family;
+  w->out.value[2] = (uint64_t)type;
+  memcpy(w->path, &address, length);
+  w->path_length = length;
+  if (listening) {
+    w->out.kind = IMAGE_TCP_LISTEN;
+    return 0;
+  }
+  w->out.kind = type == SOCK_STREAM ? IMAGE_TCP_RESET : IMAGE_UDP;
+  struct sockaddr_storage peer;
+  socklen_t peer_length = sizeof peer;
+  w->out.value[3] = getpeername(socket, (struct sockaddr *)&peer, &peer_length) == 0;
+  return 0;
+}
+
+/* Pairs are recognised by their cookies: SO_PEERCRED says nothing of which socket is at the other end, but unix
+ * sockets of a pair have no name, and a pair made by this process has both ends in its table. */
+static int
+write_unix(struct writing *w, int socket, int type, struct err *err)
+{
+  struct sockaddr_un peer;
+  socklen_t length = sizeof peer;
+  int unread = 0;
+
+  if (getpeername(socket, (struct sockaddr *)&peer, &length) == 0)
+    return refuse_fd(w, err, "a connected unix socket");
+  length = sizeof peer;
+  if (getsockname(socket, (struct sockaddr *)&peer, &length) == 0 && length > sizeof(sa_family_t))
+    return refuse_fd(w, err, "a unix socket with a name");
+  if (ioctl(socket, FIONREAD, &unread) == 0 && unread)
+    return refuse_fd(w, err, "a unix socket with unread data");
+  w->out.kind = IMAGE_UNIX_UNBOUND;
+  w->out.value[2] = (uint64_t)type;
+  return 0;
+}
+
+static int
+write_socket(struct writing *w, struct err *err)
+{
+  cleanup_fd int socket = take_copy(w->table, w->fd);
+  int domain, type;
+
+  if (socket < 0 || int_option(socket, SO_DOMAIN, &domain) < 0 || int_option(socket, SO_TYPE, &type) < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
+  switch (domain) {
+  case AF_INET:
+  case AF_INET6:
+    return write_inet(w, socket, type, err);
+  case AF_UNIX:
+    return write_unix(w, socket, type, err);
+  case AF_NETLINK:
+    return refuse_fd(w, err, "a netlink socket");
+  default:
+    return refuse_fd(w, err, "a socket of a kind that is not carried");
+  }
+}
+
+/* ---- epoll ---------------------------------------------------------------------------------------------------- */
+
+/* "tfd:        5 events:       19 data: ffffffffffffffff  pos:0 ino:60 sdev:9", a line for each item. */
+static int
+put_epoll_items(struct writing *w, struct err *err)
+{
+  for (const char *line = strstr(w->fd->info, "tfd:"); line; line = strstr(line + 1, "tfd:")) {
+    struct image_epoll item = {0};
+    unsigned long long data;
+    if (sscanf(line, "tfd: %d events: %x data: %llx", &item.target, &item.events, &data) != 3)
+      return refuse_fd(w, err, "an epoll that /proc does not describe");
+    item.data = data;
+    put_bytes(&w->capture->description, IMAGE_TAG_EPOLL, &item, sizeof item);
+  }
+  return 0;
+}
+
+/* ---- all ------------------------------------------------------------------------------------------------------ */
+
+static int
+classify(struct writing *w, struct err *err)
+{
+  if (S_ISFIFO(w->fd->mode))
+    return write_pipe(w, err);
+  if (S_ISSOCK(w->fd->mode))
+    return write_socket(w, err);
+  if (strncmp(w->fd->link, "anon_inode:", 11) == 0)
+    return write_anonymous(w, err);
+  if (w->fd->link[0] == '/')
+    return write_named(w, err);
+  return refuse_fd(w, err, w->fd->link);
+}
+
+static int
+put_description(struct capture *capture, struct fd_table *table, struct found_fd *fd, struct err *err)
+{
+  struct writing w = {.capture = capture, .table = table, .fd = fd};
+
+  w.out.id = fd->description;
+  w.out.flags = (uint32_t)fd->open_flags & ~(uint32_t)O_CLOEXEC;
+  if (classify(&w, err) < 0)
+    return -1;
+  struct {
+    struct image_description description;
+    char path[sizeof w.path];
+  } record = {.description = w.out};
+  memcpy(record.path, w.path, w.path_length);
+  put_bytes(&capture->description, IMAGE_TAG_DESCRIPTION, &record, sizeof record.description + w.path_length);
+  return w.out.kind == IMAGE_EPOLL ? put_epoll_items(&w, err) : 0;
+}
+
+static int
+put_table(struct capture *capture, struct fd_table *table, struct err *err)
+{
+  for (int i = 0; i < table->count; i++)
+    if (table->items[i].description == (uint32_t)i && put_description(capture, table, &table->items[i], err) < 0)
+      return -1;
+  for (int i = 0; i < table->count; i++) {
+    struct found_fd *fd = &table->items[i];
+    struct image_fd out = {.number = fd->number,
+                           .description = fd->description,
+                           .close_on_exec = (fd->open_flags & O_CLOEXEC) != 0};
+    put_bytes(&capture->description, IMAGE_TAG_FD, &out, sizeof out);
+  }
+  return 0;
+}
+
+int
+capture_descriptors(struct capture *capture, struct err *err)
+{
+  struct fd_table table = {.pidfd = -1};
+
+  if (fault_here(RAMET_STEP_DESCRIPTORS, err) < 0)
+    return -1;
+  table.pidfd = (int)syscall(SYS_pidfd_open, capture->pid, 0);
+  int result = table.pidfd < 0 ? err_step(err, RAMET_STEP_DESCRIPTORS, "pidfd_open: %s", strerror(errno))
+                               : read_table(capture, &table, err);
+  if (result == 0)
+    result = group(capture, &table, err);
+  if (result == 0)
+    result = put_table(capture, &table, err);
+  free_table(&table);
+  return result;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "commands.h"
+
+#include <string.h>
+
+#include "control.h"
+
+/* So many commands at once that a list is still right for them. */
+#define COMMANDS_MAX 4096
+
+struct known_command {
+  struct known_command *next;
+  uint64_t request; /* 0 once answered, or when the daemon that asked is gone */
+  uint32_t number;
+  bool running;
+};
+
+int
+commands_add(struct known_command **list, uint64_t request, uint32_t number, struct err *err)
+{
+  int count = 0;
+
+  for (struct known_command *known = *list; known; known = known->next, count++)
+    if (known->number == number)
+      return err_field(err, "command", "number %u is taken", number);
+  if (count == COMMANDS_MAX)
+    return err_code(err, "too_many_commands", "%d commands run in the sandbox", COMMANDS_MAX);
+  struct known_command *known = malloc(sizeof *known);
+  if (!known)
+    return err_code(err, "internal", "no memory for a command");
+  *known = (struct known_command){*list, request, number, false};
+  *list = known;
+  return 0;
+}
+
+bool
+commands_spawned(struct known_command *list, uint64_t request, uint32_t number)
+{
+  for (struct known_command *known = list; known; known = known->next)
+    if (!known->running && known->number == number && (known->request == request || known->request == 0)) {
+      known->running = true;
+      known->request = 0;
+      return true;
+    }
+  return false;
+}
+
+static void
+drop(struct known_command **at)
+{
+  struct known_command *known = *at;
+
+  *at = known->next;
+  free(known);
+}
+
+bool
+commands_failed(struct known_command **list, uint64_t request)
+{
+  for (struct known_command **at = list; *at; at = &(*at)->next)
+    if (!(*at)->running && (*at)->request == request) {
+      drop(at);
+      return true;
+    }
+  return false;
+}
+
+bool
+commands_exited(struct known_command **list, uint32_t number)
+{
+  for (struct known_command **at = list; *at; at = &(*at)->next)
+    if ((*at)->running && (*at)->number == number) {
+      drop(at);
+      return true;
+    }
+  return false;
+}
+
+void
+commands_forget_requests(struct known_command *list)
+{
+  for (struct known_command *known = list; known; known = known->next)
+    known->request = 0;
+}
+
+void
+commands_end(struct known_command **list)
+{
+  struct err err;
+
+  while (*list) {
+    if ((*list)->request) {
+      err_code(&err, "sandbox_ended", "the sandbox ended before the command was started");
+      control_refuse((*list)->request, &err);
+    }
+    drop(list);
+  }
+}
+
+int
+exit_record_read(const struct frame *frame, struct exit_record *record)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint16_t tag;
+  int more, bad = 0;
+
+  memset(record, 0, sizeof *record);
+  while ((more = attr_next(&walk, &tag, &value, &ignored)) > 0) {
+    if (tag == RAMET_TAG_COMMAND)
+      bad |= span_u32(value, &record->number);
+    else if (tag == RAMET_TAG_STATUS)
+      bad |= span_u32(value, &record->status);
+    else if (tag == RAMET_TAG_USER_NS)
+      bad |= span_u64(value, &record->user_ns);
+    else if (tag == RAMET_TAG_SYSTEM_NS)
+      bad |= span_u64(value, &record->system_ns);
+    else if (tag == RAMET_TAG_PEAK_BYTES)
+      bad |= span_u64(value, &record->peak_bytes);
+    else if (tag == RAMET_TAG_DISK_PEAK)
+      bad |= span_u64(value, &record->disk_bytes);
+    else
+      bad = -1;
+  }
+  return more < 0 || bad ? -1 : 0;
+}
+
+void
+exit_record_put(const struct exit_record *record, struct writer *writer)
+{
+  put_u32(writer, RAMET_TAG_COMMAND, record->number);
+  put_u32(writer, RAMET_TAG_STATUS, record->status);
+  put_u64(writer, RAMET_TAG_USER_NS, record->user_ns);
+  put_u64(writer, RAMET_TAG_SYSTEM_NS, record->system_ns);
+  put_u64(writer, RAMET_TAG_PEAK_BYTES, record->peak_bytes);
+  put_u64(writer, RAMET_TAG_DISK_PEAK, record->disk_bytes);
+}

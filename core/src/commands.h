@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The commands of a standing sandbox, as core knows them without asking init: who asked for which, and which run.
+ * What init says is checked against this list, and only the fields below are passed on. */
+#ifndef RAMET_COMMANDS_H
+#define RAMET_COMMANDS_H
+
+#include "wire.h"
+
+struct known_command;
+
+int commands_add(struct known_command **list, uint64_t request, uint32_t number, struct err *err) MUST_CHECK;
+/* Init's word on one of them; false when there is no such command in that state. */
+bool commands_spawned(struct known_command *list, uint64_t request, uint32_t number);
+bool commands_failed(struct known_command **list, uint64_t request);
+bool commands_exited(struct known_command **list, uint32_t number);
+/* The daemon that asked is gone: its request numbers mean nothing to the next one. */
+void commands_forget_requests(struct known_command *list);
+/* The sandbox ends: whoever waits is refused. */
+void commands_end(struct known_command **list);
+
+/* How a command ended, as init tells it. */
+struct exit_record {
+  uint32_t number, status;
+  uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+};
+
+int exit_record_read(const struct frame *frame, struct exit_record *record) MUST_CHECK;
+void exit_record_put(const struct exit_record *record, struct writer *writer);
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The image of a snapshot: what stood in every process at one instant. Written once by the tracer, immutable after.
+ *
+ * The description is a payload of attributes (wire.h): each record below, followed by its variable bytes, under its
+ * tag. Pages lie in a sparse memory file beside it. Fixed widths only: the same bytes go to disk and to other
+ * machines. docs/internals/image.md has the rules of versions. */
+#ifndef RAMET_IMAGE_H
+#define RAMET_IMAGE_H
+
+#include "arch/x86_64/registers.h"
+#include "wire.h"
+
+#define IMAGE_VERSION 1
+#define IMAGE_THREADS_MAX 1024
+#define IMAGE_MAPPINGS_MAX 65000 /* vm.max_map_count is 65,530 */
+#define IMAGE_RUNS_MAX 1000000
+#define IMAGE_DESCRIPTORS_MAX 4096
+#define IMAGE_PAGE 4096
+
+enum image_tag {
+  IMAGE_TAG_HEADER = 1,
+  IMAGE_TAG_PROCESS = 2,    /* opens a process: what follows is its own, up to the next */
+  IMAGE_TAG_THREAD = 3,     /* + xstate */
+  IMAGE_TAG_SIGNAL = 4,     /* one disposition */
+  IMAGE_TAG_MAPPING = 5,    /* + path */
+  IMAGE_TAG_RUN = 6,        /* pages of the mapping before it */
+  IMAGE_TAG_FD = 7,         /* a number in the table, of a description */
+  IMAGE_TAG_AUXV = 8,
+  IMAGE_TAG_CWD = 9,        /* path */
+  IMAGE_TAG_TIMER = 10,     /* POSIX timer */
+  IMAGE_TAG_PENDING = 11,   /* + siginfo */
+  IMAGE_TAG_DESCRIPTION = 12, /* an open file, shared by its descriptors; + path or content */
+  IMAGE_TAG_EPOLL = 13,     /* an item of the description before it */
+};
+
+struct image_header {
+  uint32_t version;
+  uint32_t page;
+  uint64_t xfeatures;   /* processor state that threads may hold */
+  uint64_t vdso_length; /* and its content's hash: children need the same vdso */
+  uint64_t vdso_hash;
+  uint32_t process_count;
+  uint32_t zero;
+};
+
+struct image_process {
+  int32_t pid, zero; /* in the sandbox's pid namespace */
+  uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start,
+      env_end;
+  uint32_t umask, personality;
+  int32_t nice, dumpable;
+  uint32_t no_thp, thread_count;
+  uint64_t rlimits[16][2];
+  uint64_t itimers[3][4]; /* interval, value: seconds, microseconds */
+  uint64_t pending_shared;
+  char exe[256];
+};
+
+struct image_thread {
+  int32_t tid, pending_count;
+  arch_registers registers;
+  uint64_t signal_mask;
+  uint64_t fs_base, gs_base;
+  uint64_t rseq, robust_list, tid_address;
+  uint32_t rseq_length, rseq_signature;
+  uint64_t stack_address, stack_size;
+  uint32_t stack_flags, xstate_length;
+  char name[16];
+};
+
+struct image_signal {
+  uint32_t number, zero;
+  uint64_t handler, flags, restorer, mask;
+};
+
+enum image_backing {
+  IMAGE_ANONYMOUS = 0, /* private: pages of the image over zero */
+  IMAGE_FILE = 1,      /* private or read-only: a file of a layer below pages of the image */
+  IMAGE_SHARED = 2,    /* shared anonymous memory of one process: made anew in each child */
+  IMAGE_SHARED_FILE = 3, /* a file of the child's own root, mapped shared */
+  IMAGE_SPECIAL = 4,   /* vdso and vvar: moved, not copied */
+};
+
+enum image_mapping_flag {
+  IMAGE_GROWS_DOWN = 1,
+  IMAGE_DONTFORK = 2,
+  IMAGE_WIPEONFORK = 4,
+  IMAGE_DONTDUMP = 8,
+  IMAGE_LOCKED = 16,
+  IMAGE_HUGE = 32,
+  IMAGE_NO_HUGE = 64,
+  IMAGE_MERGEABLE = 128,
+  IMAGE_DROPPABLE = 256,
+};
+
+struct image_mapping {
+  uint64_t start, end, offset;
+  uint32_t protection, backing, flags;
+  int32_t layer; /* IMAGE_FILE: index of a bind, or -1: the overlay's layers */
+};
+
+struct image_run {
+  uint64_t address, length, offset; /* offset in the page file */
+};
+
+enum image_description_kind {
+  IMAGE_STREAM = 1,    /* one of the command's own streams: the child gets its own */
+  IMAGE_REOPEN = 2,    /* a path of the root: file, directory, fifo, device */
+  IMAGE_UNLINKED = 3,  /* a regular file or memfd without a name: content kept */
+  IMAGE_PIPE_READ = 4, /* both ends here; content kept with this one */
+  IMAGE_PIPE_WRITE = 5,
+  IMAGE_EVENTFD = 6,
+  IMAGE_TIMERFD = 7,
+  IMAGE_SIGNALFD = 8,
+  IMAGE_EPOLL = 9,
+  IMAGE_SOCKETPAIR = 10, /* both ends here; content kept with each */
+  IMAGE_TCP_LISTEN = 11,
+  IMAGE_TCP_RESET = 12, /* was connected: the child finds it reset */
+  IMAGE_UDP = 13,
+  IMAGE_UNIX_UNBOUND = 14,
+};
+
+struct image_description {
+  uint32_t id, kind;
+  uint32_t flags;     /* open(2) status flags */
+  uint32_t peer;      /* pipes, socket pairs: id of the other end + 1 */
+  uint64_t offset;    /* files */
+  uint64_t value[4];  /* eventfd count; timerfd; signal mask; listen backlog, family, type */
+  uint64_t content_length;
+  uint64_t content_offset; /* in the page file */
+};
+
+struct image_fd {
+  int32_t number;
+  uint32_t description;
+  uint32_t close_on_exec, zero;
+};
+
+struct image_epoll {
+  int32_t target;
+  uint32_t events;
+  uint64_t data;
+};
+
+/* ---- decoded -------------------------------------------------------------------------------------------------- */
+
+struct process_image {
+  struct image_process process;
+  struct image_thread *threads;
+  const uint8_t **xstates;
+  struct image_signal *signals;
+  struct image_mapping *mappings;
+  struct span *paths;      /* of the mappings */
+  struct image_run *runs;
+  uint32_t *first_run;     /* of each mapping; one more than there are mappings */
+  struct image_fd *fds;
+  struct span auxv, cwd;
+  uint32_t thread_count, signal_count, mapping_count, run_count, fd_count;
+};
+
+struct image {
+  struct image_header header;
+  struct process_image *processes;
+  struct image_description *descriptions;
+  struct span *contents;
+  uint32_t process_count, description_count;
+  struct image_epoll *epolls;
+  uint32_t *first_epoll; /* of each description */
+  uint32_t epoll_count;
+};
+
+/* The decoded image points into `description`, which must live as long. */
+int image_decode(struct span description, uint64_t page_bytes, struct image *image, struct err *err) MUST_CHECK;
+void image_free(struct image *image);
+
+#endif

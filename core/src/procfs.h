@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What /proc tells of a process, parsed: proc(5). */
+#ifndef RAMET_PROCFS_H
+#define RAMET_PROCFS_H
+
+#include <stdint.h>
+
+#include "err.h"
+
+struct procmap {
+  uint64_t start, end, offset, inode;
+  uint32_t protection; /* PROT_* */
+  bool shared;
+  uint32_t major, minor;
+  char *name; /* "" when there is none */
+};
+
+struct procmaps {
+  struct procmap *items;
+  uint32_t count;
+  char *text;
+};
+
+/* Reads a whole file of /proc; the caller frees it. NULL with errno. */
+char *procfs_read(const char *path, size_t *length);
+int procfs_maps(int pid, struct procmaps *maps, enum ramet_step step, struct err *err) MUST_CHECK;
+void procfs_maps_free(struct procmaps *maps);
+const struct procmap *procfs_find(const struct procmaps *maps, const char *name);
+
+/* The value behind "NAME:" in a text of such lines, or NULL. */
+const char *procfs_field(const char *text, const char *name);
+
+/* Direct children of a process, all its threads' together. */
+int procfs_children(int pid, int *out, int most);
+int procfs_threads(int pid, int *out, int most);
+/* The command's name, for messages. */
+void procfs_name(int pid, char out[32]);
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ptrace(2), for the time of a snapshot: stop threads where they are, read them, let them execute a system call,
+ * let them run on as if nothing had been. Only the tracer process uses it: it blocks. */
+#ifndef RAMET_TRACE_H
+#define RAMET_TRACE_H
+
+#include <linux/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "arch/x86_64/registers.h"
+#include "err.h"
+
+/* libc's <sys/ptrace.h> does not go with <linux/ptrace.h>, and has not all requests. */
+static inline long
+sys_ptrace(long request, int tid, uintptr_t address, uintptr_t data)
+{
+  return syscall(SYS_ptrace, request, tid, address, data);
+}
+
+struct tracee {
+  int tid; /* as the tracer sees it */
+  arch_registers registers;
+  uint64_t signal_mask;
+  bool injected; /* its registers were replaced */
+  bool stopped;  /* by a stop signal of its own */
+};
+
+/* Bounds every wait of this process: afterwards waits fail with ETIMEDOUT. */
+int trace_setup(unsigned milliseconds, struct err *err) MUST_CHECK;
+
+/* All threads of a process, also those that appear meanwhile. 1: a thread is gone for good (the process exits). */
+int trace_stop_process(int pid, struct tracee **tracees, int *count, struct err *err) MUST_CHECK;
+/* Attached by the kernel (PTRACE_O_TRACECLONE): waits for its first stop. */
+int trace_adopt(int tid, struct tracee *tracee, struct err *err) MUST_CHECK;
+
+/* `result` gets the kernel's return value, negative for an error. */
+int trace_syscall(struct tracee *tracee, uint64_t address, long number, const uint64_t args[6], long *result,
+                  enum ramet_step step, struct err *err) MUST_CHECK;
+/* The same for a clone: `tid` gets the new thread or process, attached and stopped; `inside` its number as the
+ * tracee sees it. */
+int trace_clone(struct tracee *tracee, uint64_t address, uint64_t flags, int *tid, long *inside,
+                enum ramet_step step, struct err *err) MUST_CHECK;
+
+int trace_release(struct tracee *tracees, int count, struct err *err) MUST_CHECK;
+/* Kills a traced process that never ran and takes its exit. */
+void trace_kill(int tid);
+
+#endif

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "treecopy.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#define CHUNK 65536
+#define DEPTH_MAX 512
+#define ATTRIBUTES_MAX 65536
+
+/* Files with more than one name: the first copy is linked to by the others. */
+struct linked {
+  struct linked *next;
+  ino_t inode;
+  int dir; /* the copy's directory, by descriptor */
+  char name[NAME_MAX + 1];
+};
+
+struct job {
+  struct linked *linked;
+  struct treecopy_count *count;
+  enum ramet_step step;
+  struct err *err;
+  uint8_t *chunk;
+  int depth;
+};
+
+static int
+failed(struct job *job, const char *what, const char *name)
+{
+  return err_step(job->err, job->step, "%s %s: %s", what, name, strerror(errno));
+}
+
+static int
+copy_attribute(struct job *job, int from, int to, const char *attribute, const char *name)
+{
+  ssize_t length = fgetxattr(from, attribute, job->chunk, CHUNK);
+
+  if (length < 0 || fsetxattr(to, attribute, job->chunk, (size_t)length, 0) < 0)
+    return failed(job, attribute, name);
+  return 0;
+}
+
+static int
+copy_attributes(struct job *job, int from, int to, const char *name)
+{
+  ssize_t length = flistxattr(from, NULL, 0);
+
+  if (length == 0 || (length < 0 && errno == EOPNOTSUPP))
+    return 0;
+  cleanup_free char *list = length < 0 || length > ATTRIBUTES_MAX ? NULL : malloc((size_t)length);
+  if (!list || (length = flistxattr(from, list, (size_t)length)) < 0)
+    return failed(job, "attributes of", name);
+  for (char *at = list; at < list + length; at += strlen(at) + 1)
+    if (copy_attribute(job, from, to, at, name) < 0)
+      return -1;
+  return 0;
+}
+
+/* Owner before mode: chown clears set-id bits. */
+static int
+copy_metadata(struct job *job, int to, const struct stat *st, const char *name)
+{
+  struct timespec times[2] = {st->st_atim, st->st_mtim};
+
+  if ((st->st_uid != 0 || st->st_gid != 0) && fchown(to, st->st_uid, st->st_gid) < 0)
+    return failed(job, "owner of", name);
+  if (fchmod(to, st->st_mode & 07777) < 0 || futimens(to, times) < 0)
+    return failed(job, "mode of", name);
+  return 0;
+}
+
+static int
+copy_range(struct job *job, int from, int to, off_t at, off_t end, const char *name)
+{
+  while (at < end) {
+    size_t want = end - at < CHUNK ? (size_t)(end - at) : CHUNK;
+    ssize_t got = pread(from, job->chunk, want, at);
+    if (got <= 0 || pwrite(to, job->chunk, (size_t)got, at) != got)
+      return failed(job, "content of", name);
+    at += got;
+    job->count->bytes += (uint64_t)got;
+  }
+  return 0;
+}
+
+static int
+copy_content(struct job *job, int from, int to, off_t size, const char *name)
+{
+  off_t at = 0;
+
+  if (size == 0)
+    return 0;
+  if (ftruncate(to, size) < 0)
+    return failed(job, "size of", name);
+  while (at < size) {
+    off_t data = lseek(from, at, SEEK_DATA);
+    if (data < 0 && errno == ENXIO)
+      return 0; /* a hole up to the end */
+    off_t hole = data < 0 ? -1 : lseek(from, data, SEEK_HOLE);
+    if (hole < 0)
+      return failed(job, "holes of", name);
+    if (copy_range(job, from, to, data, hole, name) < 0)
+      return -1;
+    at = hole;
+  }
+  return 0;
+}
+
+static int
+copy_file(struct job *job, int from_dir, int to_dir, const char *name, const struct stat *st)
+{
+  cleanup_fd int from = openat(from_dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  cleanup_fd int to = from < 0 ? -1 : openat(to_dir, name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+
+  if (to < 0)
+    return failed(job, "copy", name);
+  if (copy_content(job, from, to, st->st_size, name) < 0 || copy_attributes(job, from, to, name) < 0)
+    return -1;
+  return copy_metadata(job, to, st, name);
+}
+
+static int
+copy_symlink(struct job *job, int from_dir, int to_dir, const char *name)
+{
+  char target[PATH_MAX];
+  ssize_t length = readlinkat(from_dir, name, target, sizeof target - 1);
+
+  if (length < 0)
+    return failed(job, "read link", name);
+  target[length] = 0;
+  return symlinkat(target, to_dir, name) < 0 ? failed(job, "link", name) : 0;
+}
+
+/* Whiteouts are character devices 0:0, which no capability is needed for; others exist in no upper of ours. */
+static int
+copy_node(struct job *job, int to_dir, const char *name, const struct stat *st)
+{
+  return mknodat(to_dir, name, st->st_mode & (S_IFMT | 07777), st->st_rdev) < 0 ? failed(job, "node", name) : 0;
+}
+
+/* What copy_metadata() does for an open file, for what cannot be opened. */
+static int
+copy_name_metadata(struct job *job, int to_dir, const char *name, const struct stat *st)
+{
+  struct timespec times[2] = {st->st_atim, st->st_mtim};
+
+  if ((st->st_uid != 0 || st->st_gid != 0) &&
+      fchownat(to_dir, name, st->st_uid, st->st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+    return failed(job, "owner of", name);
+  if (!S_ISLNK(st->st_mode) && fchmodat(to_dir, name, st->st_mode & 07777, 0) < 0)
+    return failed(job, "mode of", name);
+  if (utimensat(to_dir, name, times, AT_SYMLINK_NOFOLLOW) < 0)
+    return failed(job, "times of", name);
+  return 0;
+}
+
+static int copy_dir(struct job *job, int from, int to);
+
+static int
+copy_subdir(struct job *job, int from_dir, int to_dir, const char *name, const struct stat *st)
+{
+  cleanup_fd int from = openat(from_dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+  if (from < 0 || mkdirat(to_dir, name, 0700) < 0)
+    return failed(job, "directory", name);
+  cleanup_fd int to = openat(to_dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (to < 0)
+    return failed(job, "directory", name);
+  if (copy_dir(job, from, to) < 0 || copy_attributes(job, from, to, name) < 0)
+    return -1;
+  return copy_metadata(job, to, st, name);
+}
+
+/* 1: it was made as a link to an earlier copy. */
+static int
+link_to_copy(struct job *job, int to_dir, const char *name, const struct stat *st)
+{
+  for (struct linked *first = job->linked; first; first = first->next)
+    if (first->inode == st->st_ino)
+      return linkat(first->dir, first->name, to_dir, name, 0) < 0 ? failed(job, "link", name) : 1;
+  return 0;
+}
+
+static int
+remember_copy(struct job *job, int to_dir, const char *name, const struct stat *st)
+{
+  struct linked *first = malloc(sizeof *first);
+
+  if (!first)
+    return failed(job, "remember", name);
+  first->dir = fcntl(to_dir, F_DUPFD_CLOEXEC, 3);
+  first->inode = st->st_ino;
+  strncpy(first->name, name, sizeof first->name - 1);
+  first->name[sizeof first->name - 1] = 0;
+  first->next = job->linked;
+  job->linked = first;
+  return first->dir < 0 ? failed(job, "remember", name) : 0;
+}
+
+static int
+copy_entry(struct job *job, int from_dir, int to_dir, const char *name)
+{
+  struct stat st;
+  int made = 0;
+
+  if (fstatat(from_dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    return failed(job, "stat", name);
+  job->count->files++;
+  bool many = st.st_nlink > 1 && !S_ISDIR(st.st_mode);
+  if (many && (made = link_to_copy(job, to_dir, name, &st)) != 0)
+    return made < 0 ? -1 : 0;
+  if (S_ISREG(st.st_mode))
+    made = copy_file(job, from_dir, to_dir, name, &st);
+  else if (S_ISDIR(st.st_mode))
+    made = copy_subdir(job, from_dir, to_dir, name, &st);
+  else if (S_ISLNK(st.st_mode))
+    made = copy_symlink(job, from_dir, to_dir, name);
+  else
+    made = copy_node(job, to_dir, name, &st);
+  if (made == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+    made = copy_name_metadata(job, to_dir, name, &st);
+  if (made == 0 && many)
+    made = remember_copy(job, to_dir, name, &st);
+  return made;
+}
+
+static int
+copy_dir(struct job *job, int from, int to)
+{
+  int listing = openat(from, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), result = 0;
+  DIR *dir = listing < 0 ? NULL : fdopendir(listing);
+
+  if (!dir)
+    return failed(job, "list", ".");
+  if (++job->depth > DEPTH_MAX) {
+    errno = ELOOP;
+    result = failed(job, "depth of", ".");
+  }
+  for (struct dirent *entry; result == 0 && (entry = readdir(dir));)
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+      result = copy_entry(job, from, to, entry->d_name);
+  job->depth--;
+  closedir(dir);
+  return result;
+}
+
+static void
+forget_linked(struct job *job)
+{
+  while (job->linked) {
+    struct linked *first = job->linked;
+    job->linked = first->next;
+    close_fd(&first->dir);
+    free(first);
+  }
+}
+
+int
+treecopy(int from, int to, struct treecopy_count *count, enum ramet_step step, struct err *err)
+{
+  struct job job = {.count = count, .step = step, .err = err, .chunk = malloc(CHUNK)};
+  struct stat st;
+
+  if (!job.chunk)
+    return err_code(err, "internal", "no memory to copy files");
+  int result = fstat(from, &st) < 0 ? failed(&job, "stat", ".") : copy_dir(&job, from, to);
+  if (result == 0)
+    result = copy_attributes(&job, from, to, ".");
+  if (result == 0)
+    result = copy_metadata(&job, to, &st, ".");
+  forget_linked(&job);
+  free(job.chunk);
+  return result;
+}

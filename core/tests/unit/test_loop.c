@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "loop.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+
+#include "tap.h"
+
+#define DEADLINES 400
+#define ROUNDS 60
+
+/* xorshift64: the same course in every run. */
+static uint64_t
+random_number(void)
+{
+  static uint64_t state = 88172645463325252u;
+
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state;
+}
+
+/* ---- deadlines ------------------------------------------------------------------------------------------------ */
+
+struct timed {
+  struct deadline deadline; /* first */
+  bool expected, fired;
+};
+
+static struct timed timed[DEADLINES];
+static uint64_t last_fired;
+static int waiting_for;
+static bool in_order;
+
+static void
+note(struct deadline *deadline)
+{
+  struct timed *one = (struct timed *)(void *)deadline;
+
+  in_order &= deadline->at >= last_fired && deadline->index == 0 && !one->fired;
+  last_fired = deadline->at;
+  one->fired = true;
+  if (--waiting_for == 0)
+    loop_stop();
+}
+
+/* The loop stays stopped once it was: every round runs in a process of its own. */
+static bool
+in_child(void (*round)(void))
+{
+  int status;
+
+  fflush(stdout);
+  pid_t pid = fork();
+  NEED(pid >= 0);
+  if (pid == 0) {
+    struct err err = {0};
+    NEED(loop_setup(&err) == 0);
+    tap_failed_checks = 0;
+    round();
+    fflush(stdout);
+    _exit(tap_failed_checks != 0);
+  }
+  NEED(waitpid(pid, &status, 0) == pid);
+  return status == 0;
+}
+
+static bool
+never(void)
+{
+  return false;
+}
+
+static void
+random_round(void)
+{
+  uint64_t now = loop_now();
+
+  in_order = true;
+  for (size_t i = 0; i < DEADLINES; i++)
+    timed[i].deadline.fire = note;
+  /* Sets, sets again and clears; many share an instant, all of them past or within 5 ms. */
+  for (int step = 0; step < 4 * DEADLINES; step++) {
+    struct timed *one = &timed[random_number() % DEADLINES];
+    if (random_number() % 4 == 0) {
+      deadline_clear(&one->deadline);
+      one->expected = false;
+    } else {
+      deadline_set(&one->deadline, now - 2000000 + random_number() % 256 * 27000);
+      one->expected = true;
+    }
+  }
+  for (size_t i = 0; i < DEADLINES; i++)
+    waiting_for += timed[i].expected;
+  loop_run(never);
+  CHECK(in_order);
+  for (size_t i = 0; i < DEADLINES; i++)
+    CHECK(timed[i].fired == timed[i].expected);
+}
+
+static void
+deadlines_set_and_cleared_in_any_order_fire_in_the_order_of_time(void)
+{
+  for (int i = 0; i < ROUNDS; i++) {
+    random_number();
+    CHECK(in_child(random_round));
+  }
+}
+
+static uint64_t fired_at;
+
+static void
+note_time(struct deadline *deadline)
+{
+  (void)deadline;
+  fired_at = loop_now();
+  loop_stop();
+}
+
+static void
+early_round(void)
+{
+  struct deadline one = {.fire = note_time};
+
+  deadline_set(&one, loop_now() + 30000000);
+  deadline_set(&one, loop_now() + 2000000);
+  loop_run(never);
+  CHECK(fired_at >= one.at && fired_at < one.at + 25000000);
+}
+
+static void
+a_deadline_is_never_early_and_one_brought_forward_counts(void)
+{
+  CHECK(in_child(early_round));
+}
+
+static struct deadline victim;
+
+static void
+clear_victim(struct deadline *deadline)
+{
+  (void)deadline;
+  deadline_clear(&victim);
+}
+
+static void
+clearing_round(void)
+{
+  struct deadline first = {.fire = clear_victim}, last = {.fire = note_time};
+  uint64_t now = loop_now();
+
+  victim.fire = NULL; /* would crash */
+  deadline_set(&first, now - 3);
+  deadline_set(&victim, now - 2);
+  deadline_set(&last, now - 1);
+  loop_run(never);
+  CHECK(victim.index == 0);
+}
+
+static void
+a_deadline_cleared_by_one_that_fires_does_not_fire(void)
+{
+  CHECK(in_child(clearing_round));
+}
+
+static void
+set_again(struct deadline *deadline)
+{
+  if (--waiting_for > 0)
+    deadline_set(deadline, 0);
+  else
+    loop_stop();
+}
+
+static void
+repeating_round(void)
+{
+  struct deadline one = {.fire = set_again};
+
+  waiting_for = 1000;
+  deadline_set(&one, 0);
+  loop_run(never);
+  CHECK(waiting_for == 0 && one.index == 0);
+}
+
+static void
+a_deadline_may_set_itself_again_and_zero_is_at_once(void)
+{
+  CHECK(in_child(repeating_round));
+}
+
+static void
+clearing_what_is_not_set_is_harmless(void)
+{
+  struct deadline one = {.fire = note};
+
+  deadline_clear(&one);
+  deadline_clear(&one);
+  CHECK(one.index == 0);
+}
+
+/* ---- descriptors ---------------------------------------------------------------------------------------------- */
+
+struct end {
+  struct watch watch; /* first */
+  int reader, writer;
+  int calls;
+};
+
+static struct end ends[2];
+
+static void
+open_end(struct end *end, void (*ready)(struct watch *, uint32_t))
+{
+  int fds[2];
+
+  NEED(pipe2(fds, O_CLOEXEC) == 0);
+  *end = (struct end){{ready}, fds[0], fds[1], 0};
+  NEED(loop_add(end->reader, &end->watch, EPOLLIN) == 0);
+  NEED(write(end->writer, "x", 1) == 1);
+}
+
+static void
+remove_both(struct watch *watch, uint32_t events)
+{
+  (void)events;
+  ((struct end *)(void *)watch)->calls++;
+  for (size_t i = 0; i < 2; i++)
+    loop_remove(ends[i].reader, &ends[i].watch);
+  loop_stop();
+}
+
+static void
+removing_round(void)
+{
+  open_end(&ends[0], remove_both);
+  open_end(&ends[1], remove_both);
+  loop_run(never);
+  CHECK(ends[0].calls + ends[1].calls == 1);
+}
+
+static void
+a_removed_watch_gets_no_event_that_was_read_already(void)
+{
+  CHECK(in_child(removing_round));
+}
+
+static int idle_left;
+
+static bool
+idle_some(void)
+{
+  return idle_left-- > 0;
+}
+
+static void
+idle_round(void)
+{
+  struct deadline end = {.fire = note_time};
+
+  idle_left = 3;
+  deadline_set(&end, loop_now() + 5000000);
+  loop_run(idle_some);
+  /* Called until it had nothing to do, then once more after each event, not all the time. */
+  CHECK(idle_left == -1 || idle_left == -2);
+}
+
+static void
+idle_work_is_done_while_there_is_some_and_then_the_loop_sleeps(void)
+{
+  CHECK(in_child(idle_round));
+}
+
+int
+main(void)
+{
+  RUN(deadlines_set_and_cleared_in_any_order_fire_in_the_order_of_time);
+  RUN(a_deadline_is_never_early_and_one_brought_forward_counts);
+  RUN(a_deadline_cleared_by_one_that_fires_does_not_fire);
+  RUN(a_deadline_may_set_itself_again_and_zero_is_at_once);
+  RUN(clearing_what_is_not_set_is_harmless);
+  RUN(a_removed_watch_gets_no_event_that_was_read_already);
+  RUN(idle_work_is_done_while_there_is_some_and_then_the_loop_sleeps);
+  return tap_end();
+}
