@@ -86,6 +86,9 @@ seize(struct capture *capture, struct err *err)
   capture->memory = open(path, O_RDWR | O_CLOEXEC);
   if (!capture->status || capture->memory < 0)
     return err_step(err, RAMET_STEP_SEIZE, "open %s: %s", path, strerror(errno));
+  const char *uid = procfs_field(capture->status, "Uid");
+  if (!uid || strtoul(uid, NULL, 10) != getuid())
+    return capture_refuse(capture, err, "runs as another user than 0");
   const char *filters = procfs_field(capture->status, "Seccomp_filters");
   if (filters && atoi(filters) > 1)
     return capture_refuse(capture, err, "has installed a seccomp filter of its own");

@@ -10,11 +10,12 @@
 
 struct capture_source {
   int init_pid;                         /* in core's pid namespace */
-  ino_t streams[STREAM_COUNT];          /* of the command, 0: none */
+  struct stream_identity streams[STREAM_COUNT]; /* of the command */
   int upper;                            /* the sandbox's tmpfs */
   const char *const *bind_targets;      /* absolute paths inside */
   int bind_count;
   unsigned patience_ms;
+  const struct image *parent;            /* of which the source is a fork, or NULL */
   uint64_t region_start, region_end;    /* the restorer's, when the source was forked itself */
 };
 

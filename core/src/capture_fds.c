@@ -24,7 +24,7 @@ struct found_fd {
   uint32_t description;
   ino_t inode;
   mode_t mode;
-  dev_t device;
+  dev_t device, holder; /* of a device node; of the file system */
   char link[512];
   char *info; /* fdinfo */
 };
@@ -51,6 +51,7 @@ read_one(struct capture *capture, struct found_fd *fd, struct err *err)
   fd->inode = st.st_ino;
   fd->mode = st.st_mode;
   fd->device = st.st_rdev;
+  fd->holder = st.st_dev;
   snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", capture->pid, fd->number);
   fd->info = procfs_read(path, NULL);
   const char *flags = fd->info ? procfs_field(fd->info, "flags") : NULL;
@@ -205,12 +206,6 @@ keep_pipe_content(struct writing *w, struct err *err)
 static int
 write_pipe(struct writing *w, struct err *err)
 {
-  for (int i = 0; i < STREAM_COUNT; i++)
-    if (w->capture->source->streams[i] == w->fd->inode) {
-      w->out.kind = IMAGE_STREAM;
-      w->out.value[0] = (uint64_t)i;
-      return 0;
-    }
   struct found_fd *other = other_end(w);
   bool reads = (w->fd->open_flags & O_ACCMODE) == O_RDONLY;
   w->out.kind = reads ? IMAGE_PIPE_READ : IMAGE_PIPE_WRITE;
@@ -405,9 +400,26 @@ put_epoll_items(struct writing *w, struct err *err)
 
 /* ---- all ------------------------------------------------------------------------------------------------------ */
 
+/* Device nodes are opened anew in the child like any other: /dev/null is no stream of anybody. */
+static bool
+is_stream(struct writing *w)
+{
+  for (int i = 0; i < STREAM_COUNT && !S_ISCHR(w->fd->mode); i++) {
+    const struct stream_identity *stream = &w->capture->source->streams[i];
+    if (stream->inode && stream->inode == w->fd->inode && stream->device == w->fd->holder) {
+      w->out.kind = IMAGE_STREAM;
+      w->out.value[0] = (uint64_t)i;
+      return true;
+    }
+  }
+  return false;
+}
+
 static int
 classify(struct writing *w, struct err *err)
 {
+  if (is_stream(w))
+    return 0;
   if (S_ISFIFO(w->fd->mode))
     return write_pipe(w, err);
   if (S_ISSOCK(w->fd->mode))
@@ -445,9 +457,8 @@ put_table(struct capture *capture, struct fd_table *table, struct err *err)
       return -1;
   for (int i = 0; i < table->count; i++) {
     struct found_fd *fd = &table->items[i];
-    struct image_fd out = {.number = fd->number,
-                           .description = fd->description,
-                           .close_on_exec = (fd->open_flags & O_CLOEXEC) != 0};
+    struct image_fd out = {
+        .number = fd->number, .description = fd->description, .close_on_exec = (fd->open_flags & O_CLOEXEC) != 0};
     put_bytes(&capture->description, IMAGE_TAG_FD, &out, sizeof out);
   }
   return 0;

@@ -296,6 +296,33 @@ put_written(struct capture *capture, struct scan *scan, const struct procmap *ma
   }
 }
 
+static bool
+path_ends_with(struct span path, const char *end)
+{
+  size_t length = strlen(end);
+
+  return path.length >= length && memcmp(path.data + path.length - length, end, length) == 0;
+}
+
+/* In a fork, files are mapped from core's own mounts, and /proc names them from the top of those: what of the name is
+ * missing in front the parent's image tells. Neighbours of the parent's may have become one mapping. */
+static struct span
+inherited_path(const struct image *parent, const struct procmap *map)
+{
+  const struct process_image *process = parent ? &parent->processes[0] : NULL;
+
+  for (uint32_t i = 0; process && map->inode && i < process->mapping_count; i++) {
+    const struct image_mapping *mapping = &process->mappings[i];
+    if (mapping->start > map->start || mapping->end <= map->start)
+      continue;
+    bool same = (mapping->backing == IMAGE_FILE || mapping->backing == IMAGE_SHARED_FILE) &&
+                map->offset - mapping->offset == map->start - mapping->start &&
+                path_ends_with(process->paths[i], map->name);
+    return same ? process->paths[i] : (struct span){0};
+  }
+  return (struct span){0};
+}
+
 static int
 put_mapping(struct capture *capture, struct scan *scan, struct flag_reader *flags, const struct procmap *map,
             struct err *err)
@@ -310,11 +337,14 @@ put_mapping(struct capture *capture, struct scan *scan, struct flag_reader *flag
                           .backing = backing_of(map),
                           .flags = flags_at(flags, map->start),
                           .layer = -1}};
-  size_t length = strlen(map->name);
+  struct span path = inherited_path(capture->source->parent, map);
 
+  if (path.length == 0)
+    path = (struct span){(const uint8_t *)map->name, (uint32_t)strlen(map->name)};
+  size_t length = path.length;
   if (length >= sizeof record.path)
     return capture_refuse(capture, err, "maps a file whose path is too long");
-  memcpy(record.path, map->name, length);
+  memcpy(record.path, path.data, length);
   if (wants_all_pages(map))
     record.mapping.backing = IMAGE_ANONYMOUS;
   put_bytes(&capture->description, IMAGE_TAG_MAPPING, &record, sizeof record.mapping + length);

@@ -150,28 +150,29 @@ read_rseq(int tid, struct image_thread *out, struct err *err)
 }
 
 static int
-put_pending(struct capture *capture, int tid, bool shared, struct err *err)
+put_pending(struct capture *capture, int index, bool shared, struct err *err)
 {
+  int tid = capture->threads[index].tid;
   struct ptrace_peeksiginfo_args args = {.flags = shared ? PTRACE_PEEKSIGINFO_SHARED : 0, .nr = 1};
-  siginfo_t info;
+  struct image_pending pending = {.thread = (uint32_t)index, .shared = shared};
 
   for (;; args.off++) {
+    siginfo_t info;
+    _Static_assert(sizeof info == sizeof pending.info, "siginfo_t has 128 bytes");
     long got = sys_ptrace(PTRACE_PEEKSIGINFO, tid, (uintptr_t)&args, (uintptr_t)&info);
     if (got < 0)
       return err_step(err, RAMET_STEP_REGISTERS, "pending signals of thread %d: %s", tid, strerror(errno));
     if (got == 0)
       return 0;
-    struct {
-      uint32_t shared, zero;
-      siginfo_t info;
-    } record = {shared, 0, info};
-    put_bytes(&capture->description, IMAGE_TAG_PENDING, &record, sizeof record);
+    memcpy(pending.info, &info, sizeof info);
+    put_bytes(&capture->description, IMAGE_TAG_PENDING, &pending, sizeof pending);
   }
 }
 
 static int
-put_thread(struct capture *capture, struct tracee *thread, struct err *err)
+put_thread(struct capture *capture, int index, struct err *err)
 {
+  struct tracee *thread = &capture->threads[index];
   struct {
     struct image_thread thread;
     uint8_t xstate[ARCH_XSTATE_MAX];
@@ -179,7 +180,8 @@ put_thread(struct capture *capture, struct tracee *thread, struct err *err)
   struct image_thread *out = &record.thread;
   struct iovec iov = {record.xstate, sizeof record.xstate};
 
-  if (sys_ptrace(PTRACE_GETREGSET, thread->tid, NT_X86_XSTATE, (uintptr_t)&iov) < 0 || iov.iov_len == sizeof record.xstate)
+  if (sys_ptrace(PTRACE_GETREGSET, thread->tid, NT_X86_XSTATE, (uintptr_t)&iov) < 0 ||
+      iov.iov_len == sizeof record.xstate)
     return err_step(err, RAMET_STEP_REGISTERS, "extended state of thread %d: %s", thread->tid, strerror(errno));
   out->xstate_length = (uint32_t)iov.iov_len;
   arch_rewind_interrupted(&out->registers);
@@ -192,7 +194,7 @@ put_thread(struct capture *capture, struct tracee *thread, struct err *err)
   if (read_rseq(thread->tid, out, err) < 0 || ask_thread(capture, thread, out, err) < 0)
     return -1;
   put_bytes(&capture->description, IMAGE_TAG_THREAD, &record, sizeof record.thread + iov.iov_len);
-  return put_pending(capture, thread->tid, false, err);
+  return put_pending(capture, index, false, err);
 }
 
 int
@@ -201,9 +203,9 @@ capture_threads(struct capture *capture, struct err *err)
   if (fault_here(RAMET_STEP_REGISTERS, err) < 0)
     return -1;
   for (int i = 0; i < capture->thread_count; i++)
-    if (put_thread(capture, &capture->threads[i], err) < 0)
+    if (put_thread(capture, i, err) < 0)
       return -1;
-  return put_pending(capture, capture->pid, true, err);
+  return put_pending(capture, 0, true, err);
 }
 
 /* ---- the process ---------------------------------------------------------------------------------------------- */

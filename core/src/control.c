@@ -11,6 +11,7 @@
 #include "log.h"
 #include "rootfs.h"
 #include "sandbox.h"
+#include "snapshot.h"
 
 /* Frames for a daemon that is not there, or does not read. More than this and core ends: it may not grow for ever. */
 #define QUEUE_MAX 65536
@@ -243,6 +244,8 @@ handle_simple(struct frame *frame, struct err *err)
     return one_number(frame, RAMET_TAG_SANDBOX, &number, &record, err) < 0
                ? -1
                : sandbox_set_record(number, record, err);
+  case RAMET_DROP_SNAPSHOT:
+    return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0 ? -1 : snapshot_drop(number, err);
   case RAMET_SET_POOL:
     return handle_set_pool(frame, err);
   case RAMET_SHUTDOWN:
@@ -286,6 +289,10 @@ handle(struct frame *frame)
     return;
   case RAMET_LIST:
     list(frame->request);
+    return;
+  case RAMET_SNAPSHOT:
+    if (snapshot_take(frame, &err) < 0)
+      control_refuse(frame->request, &err);
     return;
   case RAMET_RUN:
   case RAMET_CREATE:

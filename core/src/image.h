@@ -27,8 +27,7 @@ enum image_tag {
   IMAGE_TAG_FD = 7,         /* a number in the table, of a description */
   IMAGE_TAG_AUXV = 8,
   IMAGE_TAG_CWD = 9,        /* path */
-  IMAGE_TAG_TIMER = 10,     /* POSIX timer */
-  IMAGE_TAG_PENDING = 11,   /* + siginfo */
+  IMAGE_TAG_PENDING = 11,
   IMAGE_TAG_DESCRIPTION = 12, /* an open file, shared by its descriptors; + path or content */
   IMAGE_TAG_EPOLL = 13,     /* an item of the description before it */
 };
@@ -136,6 +135,12 @@ struct image_fd {
   uint32_t close_on_exec, zero;
 };
 
+struct image_pending {
+  uint32_t thread; /* index; meaningless when shared */
+  uint32_t shared;
+  uint8_t info[128]; /* siginfo_t */
+};
+
 struct image_epoll {
   int32_t target;
   uint32_t events;
@@ -154,8 +159,9 @@ struct process_image {
   struct image_run *runs;
   uint32_t *first_run;     /* of each mapping; one more than there are mappings */
   struct image_fd *fds;
+  struct image_pending *pending;
   struct span auxv, cwd;
-  uint32_t thread_count, signal_count, mapping_count, run_count, fd_count;
+  uint32_t thread_count, signal_count, mapping_count, run_count, fd_count, pending_count;
 };
 
 struct image {

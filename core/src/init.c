@@ -7,6 +7,7 @@
 #include "init.h"
 
 #include <limits.h>
+#include <linux/ptrace.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -25,6 +27,7 @@
 
 #include "confine.h"
 #include "corefs.h"
+#include "descriptors.h"
 #include "mounts.h"
 #include "syscalls.h"
 #include "title.h"
@@ -54,6 +57,9 @@ protect_self(struct err *err)
     return -1;
   /* Core is pid 1 of the outer namespace, so its end is ours anyhow; this is for the moment before PREPARE. */
   title_set("ramet-init");
+  /* Out of core's session and group: a signal of a guest to its own group must not reach them. */
+  if (setsid() < 0)
+    return err_step(err, RAMET_STEP_INIT_PROTECT, "setsid: %s", strerror(errno));
   if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
     return err_step(err, RAMET_STEP_INIT_PROTECT, "prctl: %s", strerror(errno));
   sigfillset(&all);
@@ -343,14 +349,38 @@ static void *standing_payload;
 static int
 keep_plan(const struct plan *plan, struct err *err)
 {
-  struct err ignored;
-
   standing_payload = malloc(plan->payload.length);
   if (!standing_payload)
     return err_code(err, "internal", "no memory for the plan");
   memcpy(standing_payload, plan->payload.data, plan->payload.length);
   struct span copy = {standing_payload, plan->payload.length};
-  return plan_decode(copy, PLAN_CREATE, true, 0, &standing, &ignored);
+  return plan_decode(copy, PLAN_CREATE, true, RAMET_FRAME_FDS, &standing, err);
+}
+
+/* Behind the mounts: the image's description, its pages, the socket to the child, the command's streams. */
+static int
+make_descriptors(const struct plan *plan, struct frame *frame, int first, struct err *err)
+{
+  struct image image;
+  struct stat description, pages;
+  int result;
+
+  if (frame->fd_count < first + 3 || fstat(frame->fds[first], &description) < 0 ||
+      fstat(frame->fds[first + 1], &pages) < 0)
+    return err_field(err, "fds", "a fork comes without its image");
+  void *at = mmap(NULL, (size_t)description.st_size, PROT_READ, MAP_PRIVATE, frame->fds[first], 0);
+  if (at == MAP_FAILED)
+    return err_step(err, RAMET_STEP_CHILD_MAKE_FDS, "map the image: %s", strerror(errno));
+  result = image_decode((struct span){at, (uint32_t)description.st_size}, (uint64_t)pages.st_size, &image, err);
+  if (result == 0) {
+    result = descriptors_send(&image, frame->fds[first + 1], &plan->command, frame->fds + first + 3,
+                              frame->fds[first + 2], err);
+    if (result == 0)
+      result = remember(image.processes[0].process.pid, plan->command.number, err);
+    image_free(&image);
+  }
+  munmap(at, (size_t)description.st_size);
+  return result;
 }
 
 static int
@@ -358,11 +388,14 @@ handle_enter(struct frame *frame, struct err *err)
 {
   struct plan plan;
 
-  if (plan_decode(frame->payload, PLAN_CREATE, true, 0, &plan, err) < 0)
+  if (plan_decode(frame->payload, PLAN_CREATE, true, frame->fd_count, &plan, err) < 0)
     return -1;
-  if (frame->fd_count != plan.bind_count + 2)
+  int mounts = plan.bind_count + 2;
+  if (frame->fd_count < mounts)
     return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
+    return -1;
+  if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;
   struct writer nothing = {0};
   tell(RAMET_INIT_ENTERED, frame->request, &nothing);
@@ -466,8 +499,13 @@ reap(void)
   struct rusage usage;
   int status, pid;
 
-  while ((pid = wait4(-1, &status, __WALL | WNOHANG, &usage)) > 0)
-    reaped(pid, status, &usage);
+  while ((pid = wait4(-1, &status, __WALL | WNOHANG, &usage)) > 0) {
+    /* A child that called PTRACE_TRACEME made init its tracer, which it must not wait for. */
+    if (WIFSTOPPED(status))
+      syscall(SYS_ptrace, PTRACE_DETACH, pid, 0, WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status));
+    else
+      reaped(pid, status, &usage);
+  }
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------------- */

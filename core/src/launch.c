@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The launcher: clones core into its namespaces, maps its ids from outside, waits until it serves, exits.
  *
- * Stages:  launcher: clone ── map ids ── "M" ─► core: take ids, set up, serve
+ * Stages:  launcher: clone ── map ids ── "M" ─► core: take ids, execute the program again, set up, serve
  *                                        ◄─ "R" ──┘
  * CLONE_PARENT makes core a child of whoever called the launcher, so that the daemon reaps it. A user namespace's
  * maps can be written only by a process outside it that holds the ids, hence two processes. */
 #define _GNU_SOURCE
+#include <grp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -110,21 +111,70 @@ report(const struct serve_options *options, const struct err *err)
   return EXIT_SYSTEM;
 }
 
-static void
-core_stage(const struct serve_options *options, int go[2], int ready[2])
+static int
+take_ids(struct err *err)
 {
+  if (fault_here(RAMET_STEP_TAKE_IDS, err) < 0)
+    return -1;
+  /* With one mapped id "deny" stands in /proc/self/setgroups and the launching user's groups stay. */
+  if (setgroups(0, NULL) < 0 && errno != EPERM)
+    return err_step(err, RAMET_STEP_TAKE_IDS, "setgroups: %s", strerror(errno));
+  if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_TAKE_IDS, "become uid 0 inside: %s", strerror(errno));
+  return 0;
+}
+
+/* Core is the program run again, inside: memory that was mapped before belongs to the host's user namespace, and
+ * capabilities in core's own would not reach it (ptrace_may_access), nor the memory of any fork. */
+static void
+run_core(const struct serve_options *options, char **argv, int program, int report)
+{
+  const int kept[] = {options->control.connection,
+                      options->control.listener,
+                      options->control.runtime_dir,
+                      options->log,
+                      options->hold,
+                      report};
+  static char *const no_environment[] = {NULL};
+  char *words[64], number[16];
+  int count = 0;
+
+  snprintf(number, sizeof number, "%d", report);
+  for (; argv[count] && count < 60; count++)
+    words[count] = argv[count];
+  words[0] = (char *)(uintptr_t)"ramet-core";
+  words[1] = (char *)(uintptr_t)"core";
+  words[count++] = (char *)(uintptr_t)"--report";
+  words[count++] = number;
+  words[count] = NULL;
+  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+    if (kept[i] >= 0)
+      fcntl(kept[i], F_SETFD, 0);
+  syscall(SYS_execveat, program, "", words, no_environment, AT_EMPTY_PATH);
+}
+
+static void
+core_stage(const struct serve_options *options, char **argv, int go[2], int ready[2])
+{
+  struct err err = {0};
   char mapped;
+  /* Opened with the launcher's rights: the directory may be closed to the ids that core takes. */
+  int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 
   close(go[1]);
   close(ready[0]);
   if (read(go[0], &mapped, 1) != 1 || mapped != 'M')
     _exit(EXIT_SYSTEM);
   close(go[0]);
-  serve(options, ready[1]);
+  if (take_ids(&err) == 0) {
+    run_core(options, argv, program, ready[1]);
+    err_step(&err, RAMET_STEP_RUN_CORE, "execute the program again: %s", strerror(errno));
+  }
+  _exit(report(options, &err));
 }
 
 int
-launch(const struct serve_options *options)
+launch(const struct serve_options *options, char **argv)
 {
   struct err err = {0};
   int go[2], ready[2];
@@ -139,7 +189,7 @@ launch(const struct serve_options *options)
     return report(options, &err);
   long pid = sys_clone(NAMESPACES | CLONE_PARENT, NULL);
   if (pid == 0)
-    core_stage(options, go, ready);
+    core_stage(options, argv, go, ready);
   if (pid < 0) {
     err_step(&err, RAMET_STEP_CLONE_CORE, "clone: %s", strerror(errno));
     return report(options, &err);

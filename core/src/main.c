@@ -50,7 +50,8 @@ enum serve_flag {
   GRACE,
   POOL,
   FAULT,
-  ATTACH_LAYERS
+  ATTACH_LAYERS,
+  REPORT,
 };
 
 static const struct option serve_long[] = {
@@ -66,6 +67,7 @@ static const struct option serve_long[] = {
     {"pool", 1, 0, POOL},
     {"fault", 1, 0, FAULT},
     {"attach-layers", 0, 0, ATTACH_LAYERS},
+    {"report", 1, 0, REPORT},
     {0, 0, 0, 0},
 };
 
@@ -126,27 +128,36 @@ serve_option(int option, struct serve_options *options)
   case HOLD:
     options->hold = (int)n;
     return 0;
+  case REPORT:
+    options->report = (int)n;
+    return 0;
   default:
     return -1;
   }
 }
 
+/* `as_core`: the launcher's second run of the program, inside. */
 static int
-verb_serve(int argc, char **argv)
+verb_serve(int argc, char **argv, bool as_core)
 {
   struct serve_options options = {
       .control = {.connection = -1, .listener = -1, .runtime_dir = -1, .grace_ns = 10000000000u, .pool_size = 8},
       .log = -1,
       .hold = -1,
+      .report = -1,
   };
   int option;
 
-  while ((option = getopt_long(argc, argv, "", serve_long, NULL)) != -1)
+  while ((option = getopt_long(argc - 1, argv + 1, "", serve_long, NULL)) != -1)
     if (serve_option(option, &options) < 0)
       return usage("serve: unknown option, or its value is out of range");
-  if (optind != argc || options.control.connection < 0 || !options.uid_map || !options.gid_map)
+  if (optind != argc - 1 || options.control.connection < 0 || !options.uid_map || !options.gid_map)
     return usage("serve: --control, --uid-map and --gid-map are needed");
-  return launch(&options);
+  if (as_core != (options.report >= 0))
+    return usage("core is started by serve");
+  if (as_core)
+    serve(&options);
+  return launch(&options, argv);
 }
 
 int
@@ -156,7 +167,9 @@ main(int argc, char **argv)
 
   title_setup(argc, argv);
   if (strcmp(verb, "serve") == 0)
-    return verb_serve(argc - 1, argv + 1);
+    return verb_serve(argc, argv, false);
+  if (strcmp(verb, "core") == 0)
+    return verb_serve(argc, argv, true);
   if (strcmp(verb, "lend") == 0)
     return lend_main(argc - 1, argv + 1);
   if (strcmp(verb, "probe") == 0)

@@ -105,6 +105,8 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
     return decode_u32(value, "root", &plan->root, err);
   case RAMET_TAG_FILTER:
     return decode_u32(value, "filter", &plan->filter, err);
+  case RAMET_TAG_SNAPSHOT:
+    return decode_u32(value, "snapshot", &plan->snapshot, err);
   case RAMET_TAG_HOSTNAME:
     return decode_hostname(plan, value, err);
   case RAMET_TAG_DISK_BYTES:
@@ -175,6 +177,11 @@ tag_fits(uint16_t tag, enum plan_use use, bool from_core)
     return from_core;
   if (tag == RAMET_TAG_SANDBOX)
     return true;
+  if (tag == RAMET_TAG_SNAPSHOT)
+    return use == PLAN_CREATE;
+  /* A fork takes streams and a number for the command that it carries on, and nothing else of a command. */
+  if (tag == RAMET_TAG_COMMAND || (tag >= RAMET_TAG_STDIN && tag <= RAMET_TAG_STDERR))
+    return true;
   if (tag >= RAMET_TAG_COMMAND && tag <= RAMET_TAG_STDERR)
     return use != PLAN_CREATE;
   return use != PLAN_SPAWN;
@@ -191,9 +198,11 @@ require(const struct plan *plan, enum plan_use use, struct err *err)
 {
   if (plan->sandbox == 0)
     return err_field(err, "sandbox", "is missing");
-  if (use != PLAN_SPAWN && plan->root == 0)
+  if (plan->snapshot && plan->root)
+    return err_field(err, "root", "a snapshot brings its own");
+  if (use != PLAN_SPAWN && plan->root == 0 && plan->snapshot == 0)
     return err_field(err, "root", "is missing");
-  if (use != PLAN_SPAWN && plan->filter == 0)
+  if (use != PLAN_SPAWN && plan->filter == 0 && plan->snapshot == 0)
     return err_field(err, "filter", "is missing");
   if (use != PLAN_SPAWN && (plan->disk_bytes == 0 || plan->disk_inodes == 0))
     return err_field(err, "disk", "the writable layer needs a size and a number of inodes");

@@ -3,6 +3,8 @@
 #ifndef RAMET_PLAN_H
 #define RAMET_PLAN_H
 
+#include <sys/types.h>
+
 #include "wire.h"
 
 struct plan_rlimit {
@@ -11,6 +13,12 @@ struct plan_rlimit {
 };
 
 enum { STREAM_IN, STREAM_OUT, STREAM_ERR, STREAM_COUNT };
+
+/* Which file a stream is: the child gets one of its own in its place. inode 0: none. */
+struct stream_identity {
+  dev_t device;
+  ino_t inode;
+};
 
 struct command {
   uint32_t number;
@@ -25,6 +33,7 @@ struct command {
 struct plan {
   uint64_t sandbox;
   uint32_t root, filter;
+  uint32_t snapshot; /* 0: the command is started, not forked */
   char hostname[RAMET_NAME_MAX + 1];
   uint64_t disk_bytes, disk_inodes;
   uint32_t network;

@@ -11,12 +11,18 @@
 #include "corefs.h"
 #include "mounts.h"
 #include "syscalls.h"
+#include "treecopy.h"
 
 struct root {
   struct root *next;
   uint32_t id;
+  int holders;
+  struct root *base; /* of a derived root: whose binds it has */
+  int shm;           /* of a derived root: what stood in /dev/shm, or -1 */
   int layers[RAMET_LAYERS_MAX];      /* descriptors */
   int layer_slots[RAMET_LAYERS_MAX]; /* slots of the store; used where the kernel wants layers attached */
+  bool layer_shared[RAMET_LAYERS_MAX]; /* the slot belongs to the base */
+  bool layer_is_upper[RAMET_LAYERS_MAX];
   int layer_count;
   int binds[RAMET_BINDS_MAX]; /* slots of the store */
   char *targets[RAMET_BINDS_MAX];
@@ -44,20 +50,37 @@ root_count(void)
   return count;
 }
 
-/* Running sandboxes keep their own copies of the mounts, so nothing is counted here. */
 static void
 root_free(struct root *root)
 {
   for (int i = 0; i < root->layer_count; i++) {
     close_fd(&root->layers[i]);
-    if (root->layer_slots[i] >= 0)
+    if (root->layer_slots[i] >= 0 && !root->layer_shared[i])
       corefs_unstore(root->layer_slots[i]);
   }
   for (int i = 0; i < root->bind_count; i++) {
     corefs_unstore(root->binds[i]);
     free(root->targets[i]);
   }
+  close_fd(&root->shm);
+  if (root->base)
+    root_release(root->base);
   free(root);
+}
+
+struct root *
+root_hold(struct root *root)
+{
+  root->holders++;
+  return root;
+}
+
+/* Sandboxes have their own copies of the mounts: only snapshots and the list hold a root. */
+void
+root_release(struct root *root)
+{
+  if (--root->holders == 0)
+    root_free(root);
 }
 
 int
@@ -67,7 +90,7 @@ root_drop(uint32_t id, struct err *err)
     if ((*at)->id == id) {
       struct root *root = *at;
       *at = root->next;
-      root_free(root);
+      root_release(root);
       return 0;
     }
   return err_code(err, "unknown_root", "root %u is not defined", id);
@@ -116,7 +139,7 @@ add_dir(int skeleton, struct span value, struct err *err)
     return err_field(err, "root", "a directory entry is too short");
   memcpy(&mode, value.data, 4);
   if (value.length == 5 && value.data[4] == '/')
-    return fchmod(skeleton, mode & 07777) < 0
+    return fchmodat(skeleton, ".", mode & 07777, 0) < 0
                ? err_step(err, RAMET_STEP_ROOT_SKELETON, "mode of /: %s", strerror(errno))
                : 0;
   if (inner_path((struct span){value.data + 4, value.length - 4}, path, err) < 0)
@@ -300,6 +323,20 @@ add_entry(struct root *root, struct frame *frame, uint16_t tag, struct span valu
   }
 }
 
+static struct root *
+root_alloc(struct err *err)
+{
+  struct root *root = calloc(1, sizeof *root);
+
+  if (!root) {
+    err_code(err, "internal", "no memory for a root");
+    return NULL;
+  }
+  root->holders = 1;
+  root->shm = -1;
+  return root;
+}
+
 static int
 root_fill(struct root *root, struct frame *frame, struct err *err)
 {
@@ -327,10 +364,10 @@ root_fill(struct root *root, struct frame *frame, struct err *err)
 int
 root_define(struct frame *frame, struct err *err)
 {
-  struct root *root = calloc(1, sizeof *root);
+  struct root *root = root_alloc(err);
 
   if (!root)
-    return err_code(err, "internal", "no memory for a root");
+    return -1;
   if (root_fill(root, frame, err) < 0) {
     root_free(root);
     return -1;
@@ -340,8 +377,136 @@ root_define(struct frame *frame, struct err *err)
   return 0;
 }
 
+/* The binds of a derived root are those of the root that the daemon defined. */
+static const struct root *
+bind_holder(const struct root *root)
+{
+  while (root->base)
+    root = root->base;
+  return root;
+}
+
+int
+root_bind_count(const struct root *root)
+{
+  return bind_holder(root)->bind_count;
+}
+
 static int
-make_upper(const struct plan *plan, struct err *err)
+add_base_layers(struct root *root, const struct root *base, struct err *err)
+{
+  for (int i = 0; i < base->layer_count; i++) {
+    if (root->layer_count == RAMET_LAYERS_MAX)
+      return err_code(err, "too_many_layers", "a chain of more than %d snapshots", RAMET_LAYERS_MAX);
+    int copy = fcntl(base->layers[i], F_DUPFD_CLOEXEC, 3);
+    if (copy < 0)
+      return err_step(err, RAMET_STEP_ROOT_LAYER, "copy a layer: %s", strerror(errno));
+    int n = root->layer_count++;
+    root->layers[n] = copy;
+    root->layer_slots[n] = base->layer_slots[i];
+    root->layer_shared[n] = true;
+    root->layer_is_upper[n] = base->layer_is_upper[i];
+  }
+  return 0;
+}
+
+struct root *
+root_derive(struct root *base, int upper, struct err *err)
+{
+  cleanup_fd int copy = upper;
+  struct root *root = root_alloc(err);
+
+  if (!root)
+    return NULL;
+  root->shm = openat(copy, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  root->base = root_hold(base);
+  int result = root->shm < 0 ? err_step(err, RAMET_STEP_ROOT_LAYER, "open shm: %s", strerror(errno)) : 0;
+  if (result == 0)
+    result = keep_layer(root, steal_fd(&copy), RAMET_STEP_ROOT_LAYER, err);
+  if (result == 0) {
+    root->layer_is_upper[0] = true;
+    result = add_base_layers(root, base, err);
+  }
+  if (result == 0)
+    return root;
+  root_release(root);
+  return NULL;
+}
+
+/* The bind with the longest target that the path lies under; NULL: none. */
+static int
+find_bind(const struct root *holder, const char *path, const char **rest)
+{
+  int best = -1;
+  size_t longest = 0;
+
+  for (int i = 0; i < holder->bind_count; i++) {
+    size_t length = strlen(holder->targets[i]);
+    if (length > longest && strncmp(path, holder->targets[i], length) == 0 &&
+        (path[length] == '/' || path[length] == 0)) {
+      best = i;
+      longest = length;
+      *rest = path[length] ? path + length + 1 : ".";
+    }
+  }
+  return best;
+}
+
+static int
+open_beneath(int dir, const char *path, uint64_t flags)
+{
+  struct open_how how = {.flags = flags | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS};
+
+  return (int)syscall(SYS_openat2, dir, path, &how, sizeof how);
+}
+
+int
+root_open_file(const struct root *root, const char *path, enum ramet_step step, struct err *err)
+{
+  const struct root *holder = bind_holder(root);
+  const char *rest = path;
+  char upper_path[PATH_MAX];
+  int bind = find_bind(holder, path, &rest);
+
+  if (bind >= 0) {
+    int mount = -1;
+    if (corefs_copy(&holder->binds[bind], 1, &mount, step, err) < 0)
+      return -1;
+    cleanup_fd int dir = mount;
+    int fd = open_beneath(dir, rest, O_RDONLY);
+    return fd < 0 ? err_step(err, step, "open %s: %s", path, strerror(errno)) : fd;
+  }
+  for (int i = 0; i < root->layer_count; i++) {
+    snprintf(upper_path, sizeof upper_path, "%s%s", root->layer_is_upper[i] ? "upper" : ".", path);
+    int fd = open_beneath(root->layers[i], upper_path, O_RDONLY | O_NONBLOCK);
+    struct stat st;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+      return fd;
+    if (fd >= 0)
+      close(fd);
+    /* A whiteout: what lies below was removed. Opening one fails with ENXIO: no driver has number 0:0. */
+    if (fd >= 0 || errno != ENOENT)
+      break;
+  }
+  errno = ENOENT;
+  return err_step(err, step, "no layer holds %s", path);
+}
+
+static int
+copy_shm(const struct root *root, int upper, struct err *err)
+{
+  struct treecopy_count count = {0};
+
+  if (root->shm < 0)
+    return 0;
+  cleanup_fd int to = openat(upper, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (to < 0)
+    return err_step(err, RAMET_STEP_UPPER, "open shm: %s", strerror(errno));
+  return treecopy(root->shm, to, &count, RAMET_STEP_UPPER, err);
+}
+
+static int
+make_upper(const struct root *root, const struct plan *plan, struct err *err)
 {
   struct tmpfs_options options = {.bytes = plan->disk_bytes, .inodes = plan->disk_inodes, .mode = "0700"};
 
@@ -352,27 +517,30 @@ make_upper(const struct plan *plan, struct err *err)
     return -1;
   if (mkdirat(upper, "shm", 0700) < 0 || fchmodat(upper, "shm", 01777, 0) < 0)
     return err_step(err, RAMET_STEP_UPPER, "fill the writable layer: %s", strerror(errno));
+  if (copy_shm(root, upper, err) < 0)
+    return -1;
   return steal_fd(&upper);
 }
 
-/* "PREFIX/NUMBER" joined by ':'. */
+/* "PREFIX/NUMBER" of each layer, joined by ':'. */
 static void
-join_layers(char *out, size_t size, const char *prefix, const int *numbers, int count)
+join_layers(char *out, size_t size, const char *prefix, const struct root *root, const int *numbers)
 {
   size_t used = 0;
 
   out[0] = 0;
-  for (int i = 0; i < count && used < size; i++)
-    used += (size_t)snprintf(out + used, size - used, "%s%s/%d", i ? ":" : "", prefix, numbers[i]);
+  for (int i = 0; i < root->layer_count && used < size; i++)
+    used += (size_t)snprintf(out + used, size - used, "%s%s/%d%s", i ? ":" : "", prefix, numbers[i],
+                             root->layer_is_upper[i] ? "/upper" : "");
 }
 
 /* Linux 6.15 and later: layers and upper are attached nowhere. */
 static int
 make_overlay_detached(const struct root *root, int upper, struct root_mounts *mounts, struct err *err)
 {
-  char lower[RAMET_LAYERS_MAX * 24], upper_path[24];
+  char lower[RAMET_LAYERS_MAX * 32], upper_path[24];
 
-  join_layers(lower, sizeof lower, "/proc/self/fd", root->layers, root->layer_count);
+  join_layers(lower, sizeof lower, "/proc/self/fd", root, root->layers);
   snprintf(upper_path, sizeof upper_path, "/proc/self/fd/%d", upper);
   int overlay = overlay_make(lower, upper_path, err);
   if (overlay < 0)
@@ -390,12 +558,12 @@ make_overlay_detached(const struct root *root, int upper, struct root_mounts *mo
 static int
 make_overlay_attached(const struct root *root, int upper, struct root_mounts *mounts, struct err *err)
 {
-  char lower[RAMET_LAYERS_MAX * 24], upper_path[32], shm_path[40];
+  char lower[RAMET_LAYERS_MAX * 32], upper_path[32], shm_path[40];
   int slot = corefs_store(upper, RAMET_STEP_UPPER, err), overlay = -1, shm = -1;
 
   if (slot < 0)
     return -1;
-  join_layers(lower, sizeof lower, COREFS_STORE, root->layer_slots, root->layer_count);
+  join_layers(lower, sizeof lower, COREFS_STORE, root, root->layer_slots);
   snprintf(upper_path, sizeof upper_path, COREFS_STORE "/%d", slot);
   snprintf(shm_path, sizeof shm_path, COREFS_STORE "/%d/shm", slot);
   if (corefs_visit_host(RAMET_STEP_OVERLAY, err) == 0) {
@@ -415,19 +583,21 @@ make_overlay_attached(const struct root *root, int upper, struct root_mounts *mo
 int
 root_hand_out(const struct root *root, const struct plan *plan, struct root_mounts *mounts, struct err *err)
 {
+  const struct root *holder = bind_holder(root);
+
   mounts->count = 0;
-  cleanup_fd int upper = make_upper(plan, err);
-  if (upper < 0 || fault_here(RAMET_STEP_OVERLAY, err) < 0)
+  mounts->upper = make_upper(root, plan, err);
+  if (mounts->upper < 0 || fault_here(RAMET_STEP_OVERLAY, err) < 0)
     return -1;
-  int made = corefs_detached_layers() ? make_overlay_detached(root, upper, mounts, err)
-                                      : make_overlay_attached(root, upper, mounts, err);
+  int made = corefs_detached_layers() ? make_overlay_detached(root, mounts->upper, mounts, err)
+                                      : make_overlay_attached(root, mounts->upper, mounts, err);
   if (made < 0)
     return -1;
   if (fault_here(RAMET_STEP_CLONE_BINDS, err) < 0)
     return -1;
-  if (corefs_copy(root->binds, root->bind_count, mounts->fds + mounts->count, RAMET_STEP_CLONE_BINDS, err) < 0)
+  if (corefs_copy(holder->binds, holder->bind_count, mounts->fds + mounts->count, RAMET_STEP_CLONE_BINDS, err) < 0)
     return -1;
-  mounts->count += root->bind_count;
+  mounts->count += holder->bind_count;
   return 0;
 }
 
@@ -437,11 +607,24 @@ root_mounts_release(struct root_mounts *mounts)
   for (int i = 0; i < mounts->count; i++)
     close_fd(&mounts->fds[i]);
   mounts->count = 0;
+  close_fd(&mounts->upper);
 }
 
 void
 root_put_targets(const struct root *root, struct writer *writer)
 {
-  for (int i = 0; i < root->bind_count; i++)
-    put_text(writer, RAMET_TAG_BIND, root->targets[i]);
+  const struct root *holder = bind_holder(root);
+
+  for (int i = 0; i < holder->bind_count; i++)
+    put_text(writer, RAMET_TAG_BIND, holder->targets[i]);
+}
+
+int
+root_targets(const struct root *root, const char **targets)
+{
+  const struct root *holder = bind_holder(root);
+
+  for (int i = 0; i < holder->bind_count; i++)
+    targets[i] = holder->targets[i];
+  return holder->bind_count;
 }

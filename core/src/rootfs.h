@@ -11,6 +11,15 @@ struct root;
 int root_define(struct frame *frame, struct err *err) MUST_CHECK;
 int root_drop(uint32_t id, struct err *err) MUST_CHECK;
 struct root *root_find(uint32_t id);
+/* The root of a snapshot: `upper`, the copy of a writable layer (directories "upper" and "shm"), on top of what the
+ * source stood on. Takes the descriptor. Not found by number. */
+struct root *root_derive(struct root *base, int upper, struct err *err) MUST_CHECK;
+struct root *root_hold(struct root *root);
+void root_release(struct root *root);
+/* A file as a sandbox on this root finds it under an absolute path, from the layer or bind that holds it. */
+int root_open_file(const struct root *root, const char *path, enum ramet_step step, struct err *err) MUST_CHECK;
+int root_bind_count(const struct root *root);
+int root_targets(const struct root *root, const char **targets);
 int root_count(void);
 
 /* What a sandbox takes at hand-out, in the order in which init expects it: the overlay, the directory for
@@ -18,6 +27,7 @@ int root_count(void);
 struct root_mounts {
   int fds[2 + RAMET_BINDS_MAX];
   int count;
+  int upper; /* the writable layer's tmpfs itself, for who wants to copy it later */
 };
 int root_hand_out(const struct root *root, const struct plan *plan, struct root_mounts *mounts,
                   struct err *err) MUST_CHECK;

@@ -8,14 +8,17 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "../pie/args.h"
 #include "commands.h"
 #include "control.h"
 #include "filters.h"
 #include "init.h"
 #include "log.h"
 #include "rootfs.h"
+#include "snapshot.h"
 #include "syscalls.h"
 
 /* A process in uninterruptible sleep ignores SIGKILL. Its sandbox's result is told after this long all the same. */
@@ -47,6 +50,8 @@ static bool single_uid;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
 
 static void dispatch(struct sandbox *sandbox, enum event event, struct frame *frame);
+static bool status_read(struct sandbox *sandbox);
+static void on_hostile(struct sandbox *sandbox, struct frame *frame);
 
 /* ---- the list ------------------------------------------------------------------------------------------------- */
 
@@ -109,6 +114,14 @@ close_channel(struct sandbox *sandbox)
 }
 
 static void
+close_status(struct sandbox *sandbox)
+{
+  if (sandbox->status_socket >= 0)
+    loop_remove(sandbox->status_socket, &sandbox->status_watch);
+  close_fd(&sandbox->status_socket);
+}
+
+static void
 sandbox_free(struct sandbox *sandbox)
 {
   if (sandbox->next)
@@ -122,6 +135,12 @@ sandbox_free(struct sandbox *sandbox)
   deadline_clear(&sandbox->deadline);
   close_channel(sandbox);
   close_fd(&sandbox->pidfd);
+  close_status(sandbox);
+  close_fd(&sandbox->upper);
+  if (sandbox->root)
+    root_release(sandbox->root);
+  if (sandbox->origin)
+    snapshot_release(sandbox->origin);
   drop_waiting(sandbox);
   commands_end(&sandbox->commands);
   free(sandbox->record);
@@ -193,6 +212,7 @@ map_ids(int pid, struct err *err)
 }
 
 static void channel_ready(struct watch *watch, uint32_t events);
+static void status_ready(struct watch *watch, uint32_t events);
 static void deadline_fired(struct deadline *deadline);
 
 static struct sandbox *
@@ -211,7 +231,8 @@ sandbox_alloc(struct err *err)
   }
   sandbox->watch.ready = channel_ready;
   sandbox->deadline.fire = deadline_fired;
-  sandbox->channel = sandbox->pidfd = -1;
+  sandbox->status_watch.ready = status_ready;
+  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = -1;
   sandbox->next = all;
   if (all)
     all->previous = sandbox;
@@ -330,45 +351,133 @@ end_because(struct sandbox *sandbox, enum ramet_reason reason)
 
 /* ---- hand-out ------------------------------------------------------------------------------------------------- */
 
+/* What a fork's init gets behind the mounts. */
+struct fork_ends {
+  int status, descriptors; /* the child's */
+  int init;                /* init's end, over which it hands descriptors to the child */
+};
+
 static int
 send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root, const struct plan *plan,
-          const struct root_mounts *mounts, struct err *err)
+          const struct root_mounts *mounts, const struct fork_ends *ends, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
-  int fds[RAMET_FRAME_FDS];
-  struct span filter = filter_find(plan->filter);
+  int fds[RAMET_FRAME_FDS], count = mounts->count;
+  struct span filter = filter_find(sandbox->filter);
+  struct snapshot *snapshot = plan->snapshot ? snapshot_find(plan->snapshot) : NULL;
 
   if (fault_here(RAMET_STEP_SEND_PLAN, err) < 0)
     return -1;
-  if (mounts->count + frame->fd_count > RAMET_FRAME_FDS)
-    return err_field(err, "fds", "%d mounts and %d descriptors are too many", mounts->count, frame->fd_count);
+  if (count + frame->fd_count + 3 > RAMET_FRAME_FDS)
+    return err_field(err, "fds", "%d mounts and %d descriptors are too many", count, frame->fd_count);
   put_raw(&writer, frame->payload);
   put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
   root_put_targets(root, &writer);
-  memcpy(fds, mounts->fds, sizeof(int) * (size_t)mounts->count);
+  memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
+  if (snapshot) {
+    fds[count++] = snapshot_description(snapshot);
+    fds[count++] = snapshot_pages(snapshot);
+    fds[count++] = ends->init;
+  }
   if (frame->fd_count)
-    memcpy(fds + mounts->count, frame->fds, sizeof(int) * (size_t)frame->fd_count);
+    memcpy(fds + count, frame->fds, sizeof(int) * (size_t)frame->fd_count);
   uint16_t kind = sandbox->is_run ? RAMET_INIT_RUN : RAMET_INIT_ENTER;
-  if (frame_send(sandbox->channel, kind, frame->request, &writer, fds, mounts->count + frame->fd_count) < 0)
+  if (frame_send(sandbox->channel, kind, frame->request, &writer, fds, count + frame->fd_count) < 0)
     return err_step(err, RAMET_STEP_SEND_PLAN, "send the plan: %s", strerror(errno));
   return 0;
 }
 
 static int
+open_fork_ends(struct sandbox *sandbox, struct fork_ends *ends, struct err *err)
+{
+  int status[2], descriptors[2];
+
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
+  sandbox->status_socket = status[0];
+  ends->status = status[1];
+  if (loop_add(sandbox->status_socket, &sandbox->status_watch, EPOLLIN) < 0 ||
+      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, descriptors) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
+  ends->init = descriptors[0];
+  ends->descriptors = descriptors[1];
+  return 0;
+}
+
+static void
+note_streams(struct sandbox *sandbox, const struct command *command, const int *fds)
+{
+  struct stat st;
+
+  for (int i = 0; i < STREAM_COUNT; i++)
+    if (command->streams[i] != RAMET_FD_NONE && fstat(fds[command->streams[i]], &st) == 0)
+      sandbox->streams[i] = (struct stream_identity){st.st_dev, st.st_ino};
+}
+
+/* The stem forks while init takes the root: the child waits for init's descriptors before it enters. */
+static int
+order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *ends, struct err *err)
+{
+  int status = steal_fd(&ends->status), descriptors = steal_fd(&ends->descriptors);
+
+  return snapshot_spawn(snapshot_find(plan->snapshot), sandbox->id, sandbox->pidfd, status, descriptors, err);
+}
+
+static int
+find_origin(struct sandbox *sandbox, const struct plan *plan, struct root **root, struct err *err)
+{
+  struct snapshot *snapshot = plan->snapshot ? snapshot_find(plan->snapshot) : NULL;
+
+  if (plan->snapshot && !snapshot)
+    return err_code(err, "unknown_snapshot", "snapshot %u is not there", plan->snapshot);
+  *root = snapshot ? snapshot_root(snapshot) : root_find(plan->root);
+  sandbox->filter = snapshot ? snapshot_filter(snapshot) : plan->filter;
+  if (!*root)
+    return err_code(err, "unknown_root", "root %u is not defined", plan->root);
+  if (filter_find(sandbox->filter).length == 0)
+    return err_code(err, "unknown_filter", "filter %u is not defined", sandbox->filter);
+  if (snapshot)
+    snapshot_region(snapshot, &sandbox->region_start, &sandbox->region_end);
+  return 0;
+}
+
+static int
+send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct root *root,
+           struct root_mounts *mounts, struct err *err)
+{
+  struct fork_ends ends = {-1, -1, -1};
+  int result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
+
+  if (result == 0)
+    result = send_plan(sandbox, frame, root, plan, mounts, &ends, err);
+  if (result == 0 && plan->snapshot)
+    result = order_child(sandbox, plan, &ends, err);
+  close_fd(&ends.status);
+  close_fd(&ends.descriptors);
+  close_fd(&ends.init);
+  return result;
+}
+
+static int
 hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct err *err)
 {
-  struct root *root = root_find(plan->root);
-  struct root_mounts mounts = {.count = 0};
-  int result = -1;
+  struct root_mounts mounts = {.upper = -1};
+  struct root *root = NULL;
 
-  if (!root)
-    return err_code(err, "unknown_root", "root %u is not defined", plan->root);
-  if (filter_find(plan->filter).length == 0)
-    return err_code(err, "unknown_filter", "filter %u is not defined", plan->filter);
+  if (find_origin(sandbox, plan, &root, err) < 0)
+    return -1;
   fault_arm(plan->fault);
-  if (root_hand_out(root, plan, &mounts, err) == 0)
-    result = send_plan(sandbox, frame, root, plan, &mounts, err);
+  int result = root_hand_out(root, plan, &mounts, err);
+  if (result == 0)
+    result = send_parts(sandbox, frame, plan, root, &mounts, err);
   fault_arm(RAMET_STEP_NONE);
+  if (result == 0 && !sandbox->is_run) {
+    sandbox->root = root_hold(root);
+    sandbox->origin = plan->snapshot ? snapshot_hold(snapshot_find(plan->snapshot)) : NULL;
+    sandbox->upper = steal_fd(&mounts.upper);
+    sandbox->forked_command = plan->command.number;
+    note_streams(sandbox, &plan->command, frame->fds);
+  }
   root_mounts_release(&mounts);
   return result;
 }
@@ -461,6 +570,7 @@ sandbox_spawn(struct frame *frame, struct err *err)
     return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
   if (commands_add(&sandbox->commands, frame->request, plan.command.number, err) < 0)
     return -1;
+  note_streams(sandbox, &plan.command, frame->fds);
   put_raw(&writer, frame->payload);
   if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0) {
     commands_failed(&sandbox->commands, frame->request);
@@ -602,20 +712,111 @@ on_run_spawned(struct sandbox *sandbox, struct frame *frame)
 }
 
 static void
-on_entered(struct sandbox *sandbox, struct frame *frame)
+stand(struct sandbox *sandbox)
 {
   cleanup_writer struct writer writer = {0};
 
-  (void)frame;
-  if (sandbox->is_run) {
-    dispatch(sandbox, EVENT_HOSTILE, NULL);
-    return;
-  }
   sandbox->started = loop_now();
   set_state(sandbox, SANDBOX_STANDING);
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
   control_reply(RAMET_OK, sandbox->request, &writer);
+}
+
+static void
+on_entered(struct sandbox *sandbox, struct frame *frame)
+{
+  if (sandbox->is_run) {
+    on_hostile(sandbox, frame);
+    return;
+  }
+  sandbox->entered = true;
+  if (sandbox->status_socket < 0 || sandbox->child_runs)
+    stand(sandbox);
+}
+
+/* A fork's process ended before it ran on: its own word on why has come over the status socket. */
+static void
+on_early_exit(struct sandbox *sandbox, struct frame *frame)
+{
+  struct err err;
+
+  if (sandbox->is_run || sandbox->status_socket < 0) {
+    on_hostile(sandbox, frame);
+    return;
+  }
+  while (sandbox->state == SANDBOX_STARTING && sandbox->status_socket >= 0 && status_read(sandbox))
+    continue;
+  if (sandbox->state != SANDBOX_STARTING)
+    return;
+  err_code(&err, "fork_failed", "the child ended before it ran on");
+  tell_refused(sandbox, &err);
+  end(sandbox);
+}
+
+static void
+refuse_child(struct sandbox *sandbox, int step, int error)
+{
+  struct err err;
+
+  errno = error;
+  err_step(&err, (enum ramet_step)step, "%s", strerror(error));
+  tell_refused(sandbox, &err);
+  end(sandbox);
+}
+
+/* The child's one message; false when there is none yet. */
+static bool
+status_read(struct sandbox *sandbox)
+{
+  struct pie_status status;
+  ssize_t got = recv(sandbox->status_socket, &status, sizeof status, MSG_DONTWAIT);
+  struct err ignored;
+
+  if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    return false;
+  close_status(sandbox);
+  if (sandbox->state != SANDBOX_STARTING)
+    return true;
+  if (got != sizeof status) {
+    refuse_child(sandbox, RAMET_STEP_CHILD_STATE, ECHILD);
+    return true;
+  }
+  if (status.step != 0) {
+    refuse_child(sandbox, status.step, status.error);
+    return true;
+  }
+  sandbox->child_runs = true;
+  if (commands_add(&sandbox->commands, 0, sandbox->forked_command, &ignored) == 0)
+    commands_spawned(sandbox->commands, 0, sandbox->forked_command);
+  if (sandbox->entered)
+    stand(sandbox);
+  return true;
+}
+
+static void
+status_ready(struct watch *watch, uint32_t events)
+{
+  (void)events;
+  status_read((struct sandbox *)(void *)((char *)watch - offsetof(struct sandbox, status_watch)));
+}
+
+void
+sandbox_fork_failed(uint64_t id, int step, int error)
+{
+  struct sandbox *sandbox = sandbox_find(id);
+
+  if (sandbox && sandbox->state == SANDBOX_STARTING)
+    refuse_child(sandbox, step, error);
+}
+
+void
+sandbox_damaged(uint64_t id)
+{
+  struct sandbox *sandbox = sandbox_find(id);
+
+  if (sandbox)
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
 }
 
 static int
@@ -746,7 +947,7 @@ static action *const actions[SANDBOX_STATES][EVENTS] = {
                       on_death},
     [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore, ignore,
                         on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_run_spawned, on_hostile, on_failed, on_hostile, on_deadline,
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_run_spawned, on_early_exit, on_failed, on_hostile, on_deadline,
                           on_kill, on_death},
     [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_deadline,
                          on_kill, on_death},
@@ -840,7 +1041,9 @@ sandbox_reap(void)
   struct rusage usage;
   int status, pid;
 
-  while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
+  while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
+    if (snapshot_reaped(pid))
+      continue;
     for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)
       if (sandbox->pid == pid) {
         /* What init told before it died comes first. */
@@ -850,4 +1053,5 @@ sandbox_reap(void)
         dispatch(sandbox, EVENT_DEATH, NULL);
         break;
       }
+  }
 }

@@ -36,6 +36,18 @@ struct sandbox {
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
   struct known_command *commands; /* of a standing sandbox */
+  /* what a snapshot of it needs */
+  struct root *root;
+  struct snapshot *origin; /* it was forked from this, or NULL */
+  int upper;
+  uint32_t filter;
+  struct stream_identity streams[STREAM_COUNT];
+  uint64_t region_start, region_end;
+  /* a fork, until it runs */
+  struct watch status_watch;
+  int status_socket;
+  uint32_t forked_command;
+  bool entered, child_runs;
   uint8_t *record;
   uint32_t record_length;
 };
@@ -57,6 +69,10 @@ int sandbox_kill(uint64_t id, struct err *err) MUST_CHECK;
 int sandbox_set_record(uint64_t id, struct span record, struct err *err) MUST_CHECK;
 /* The control connection closed: what it owns ends. */
 void sandbox_owner_gone(void);
+/* The stem refused to fork, or is gone. */
+void sandbox_fork_failed(uint64_t id, int step, int error);
+/* A snapshot of it failed in a way that may have left its process damaged. */
+void sandbox_damaged(uint64_t id);
 /* SIGCHLD. */
 void sandbox_reap(void);
 

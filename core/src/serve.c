@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "serve.h"
 
-#include <grp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -55,22 +54,6 @@ refill(void)
 }
 
 static int
-take_ids(struct err *err)
-{
-  if (fault_here(RAMET_STEP_TAKE_IDS, err) < 0)
-    return -1;
-  /* With one mapped id "deny" stands in /proc/self/setgroups and the launching user's groups stay. */
-  if (setgroups(0, NULL) < 0 && errno != EPERM)
-    return err_step(err, RAMET_STEP_TAKE_IDS, "setgroups: %s", strerror(errno));
-  if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
-    return err_step(err, RAMET_STEP_TAKE_IDS, "become uid 0 inside: %s", strerror(errno));
-  /* A change of ids clears this, and /proc/PID of a clone would belong to nobody whom core could be. */
-  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0)
-    return err_step(err, RAMET_STEP_TAKE_IDS, "prctl: %s", strerror(errno));
-  return 0;
-}
-
-static int
 take_signals(struct err *err)
 {
   sigset_t all, wanted;
@@ -109,8 +92,8 @@ setup(const struct serve_options *options, struct err *err)
   raise_limits();
   if (setsid() < 0)
     return err_code(err, "internal", "setsid: %s", strerror(errno));
-  if (take_ids(err) < 0 || corefs_setup(options->attach_layers, err) < 0 || sandbox_setup(err) < 0 ||
-      loop_setup(err) < 0 || take_signals(err) < 0)
+  if (corefs_setup(options->attach_layers, err) < 0 || sandbox_setup(err) < 0 || loop_setup(err) < 0 ||
+      take_signals(err) < 0)
     return -1;
   return control_setup(&options->control, err);
 }
@@ -127,7 +110,7 @@ report_failure(const struct serve_options *options, const struct err *err)
 }
 
 void
-serve(const struct serve_options *options, int report)
+serve(const struct serve_options *options)
 {
   struct err err = {0};
 
@@ -139,9 +122,9 @@ serve(const struct serve_options *options, int report)
   }
   fault_arm(RAMET_STEP_NONE);
   title_set("ramet-core");
-  if (write(report, "R", 1) != 1)
+  if (write(options->report, "R", 1) != 1)
     _exit(EXIT_SYSTEM);
-  close(report);
+  close(options->report);
   loop_run(refill);
   control_close();
   /* Pid 1's exit ends every process of the namespace. */

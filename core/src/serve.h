@@ -11,13 +11,15 @@ struct serve_options {
   const char *uid_map;   /* lines separated by ',', "inside outside count" */
   const char *gid_map;
   const char *newidmap;  /* directory of newuidmap and newgidmap, or NULL: write the maps directly */
+  int report;            /* core: where the launcher waits for "R" */
   bool attach_layers;    /* tests: as on kernels before 6.15 */
   enum ramet_step fault; /* of the launcher and of core's own setup */
 };
 
-/* Makes core, pid 1 of its own pid namespace, and returns the launcher's exit code. */
-int launch(const struct serve_options *options);
-/* Core itself: does not return. Called in the new namespaces once the ids are mapped. */
-void serve(const struct serve_options *options, int report) __attribute__((noreturn));
+/* Makes core, pid 1 of its own pid namespace, and returns the launcher's exit code. `argv`: of the program, with the
+ * verb first; core is this program again, with the verb "core". */
+int launch(const struct serve_options *options, char **argv);
+/* Core itself: does not return. Called in the new namespaces, with the ids taken. */
+void serve(const struct serve_options *options) __attribute__((noreturn));
 
 #endif

@@ -51,7 +51,94 @@ root_hand_out(const struct root *root, const struct plan *plan, struct root_moun
   (void)plan;
   (void)err;
   mounts->count = 0;
+  mounts->upper = -1;
   return 0;
+}
+
+struct root *
+root_hold(struct root *root)
+{
+  return root;
+}
+
+void
+root_release(struct root *root)
+{
+  (void)root;
+}
+
+/* No snapshots here: forks have tests of their own in tests/system/core. */
+struct snapshot *
+snapshot_find(uint32_t id)
+{
+  (void)id;
+  return NULL;
+}
+
+struct root *
+snapshot_root(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return NULL;
+}
+
+uint32_t
+snapshot_filter(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return 0;
+}
+
+int
+snapshot_description(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return -1;
+}
+
+int
+snapshot_pages(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return -1;
+}
+
+void
+snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end)
+{
+  (void)snapshot;
+  *start = *end = 0;
+}
+
+int
+snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, int status, int descriptors,
+               struct err *err)
+{
+  (void)snapshot;
+  (void)sandbox;
+  (void)init_pidfd;
+  (void)status;
+  (void)descriptors;
+  return err_code(err, "internal", "no snapshots here");
+}
+
+struct snapshot *
+snapshot_hold(struct snapshot *snapshot)
+{
+  return snapshot;
+}
+
+void
+snapshot_release(struct snapshot *snapshot)
+{
+  (void)snapshot;
+}
+
+bool
+snapshot_reaped(int pid)
+{
+  (void)pid;
+  return false;
 }
 
 void

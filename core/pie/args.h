@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What crosses from core to the restorer: one structure and its tables, all inside the region, which lies at the same
+ * address in core's fork, in the stem that it becomes, and in every child. Fixed widths; addresses are absolute. */
+#ifndef RAMET_PIE_ARGS_H
+#define RAMET_PIE_ARGS_H
+
+#include <stdint.h>
+
+/* The region:  code | args: this structure, threads | frames and stacks | tables | parking place
+ *              ─────── kept by children ───────────────────────────────   ── given back ───── */
+
+#define PIE_STACK_BYTES 16384
+#define PIE_FRAME_BYTES 16384
+#define PIE_MOVES_MAX 8
+#define PIE_FDS_AT_ONCE 128
+#define PIE_SPAWN_FDS 3
+
+/* Kernel objects of the stem stand above every number that the guest uses. */
+struct pie_map {
+  uint64_t start, length, offset;
+  uint32_t protection, flags;
+  int32_t fd;
+  uint32_t huge; /* collapse into huge pages once filled */
+};
+
+struct pie_fill {
+  uint64_t address, length, offset;
+};
+
+struct pie_protect {
+  uint64_t start, length;
+  uint32_t protection;
+  int32_t advice; /* madvise(2), or -1 */
+};
+
+struct pie_move {
+  uint64_t from, length, park, to;
+};
+
+struct pie_signal {
+  uint64_t number, handler, flags, restorer, mask;
+};
+
+struct pie_thread {
+  uint64_t frame, stack_top;
+  uint64_t fs_base, gs_base, rseq, robust_list, tid_address;
+  uint64_t stack_address, stack_size;
+  uint32_t stack_flags, rseq_length, rseq_signature;
+  int32_t tid;
+  char name[16];
+};
+
+struct pie_fd {
+  int32_t number;
+  uint32_t description; /* place among the received ones */
+  uint32_t close_on_exec, zero;
+};
+
+struct pie_epoll {
+  int32_t epoll, target; /* numbers of the guest */
+  uint32_t events, zero;
+  uint64_t data;
+};
+
+struct pie_pending {
+  uint32_t thread, shared;
+  uint8_t info[128];
+};
+
+/* struct prctl_mm_map of linux/prctl.h */
+struct pie_mm {
+  uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start,
+      env_end, auxv;
+  uint32_t auxv_size;
+  int32_t exe;
+};
+
+/* What a stem is told for each child; the descriptors that come along are init's pidfd, the child's status socket,
+ * and the socket by which init hands descriptors to the child. */
+struct pie_spawn {
+  uint32_t zero;
+  uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
+};
+
+/* On the status socket of a child, and on the stem's own: step 0 is success. */
+struct pie_status {
+  int32_t step, error;
+  int64_t value;
+};
+
+struct pie_args {
+  uint64_t region, region_length, kept_length;
+  int32_t control;      /* the stem's socket */
+  int32_t pages;        /* the page file */
+  int32_t own_pidns;    /* the stem's own pid namespace */
+  int32_t zero0;
+  int32_t first_free;   /* one above the guest's highest descriptor */
+  int32_t passage_tid;  /* of the process between stem and child */
+  uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,
+      pending_count, description_count;
+  uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
+  struct pie_move moves[PIE_MOVES_MAX];
+  struct pie_mm mm;
+  uint64_t own_rseq; /* the stem's own registration, to be undone before its memory goes */
+  uint32_t own_rseq_length, own_rseq_signature;
+  uint64_t cwd, exe; /* paths, as the child's root has them */
+  uint64_t rlimits[16][2];
+  uint64_t itimers[3][4];
+  uint32_t umask, personality, no_thp, zero;
+  int32_t nice, filter_length; /* instructions */
+  uint64_t filter;
+  /* of a child, at work */
+  volatile uint32_t waiting, go, confined, leave;
+  int32_t status;
+  int32_t received[4096];
+};
+
+_Static_assert(sizeof(struct pie_thread) == 104, "no padding in what crosses");
+_Static_assert(sizeof(struct pie_map) == 40, "no padding in what crosses");
+_Static_assert(sizeof(struct pie_mm) == 104, "struct prctl_mm_map");
+
+/* The code, as it lies in core's own image: position independent, without calls or data outside. */
+extern const uint8_t __start_ramet_restorer[], __stop_ramet_restorer[];
+/* Its entry: never returns. `stack` is inside the region. */
+void pie_stem(struct pie_args *args) __attribute__((noreturn));
+
+#endif

@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The restorer: makes a fork of core into a stem, and forks of the stem into children that run on where the
+ * snapshot stood.
+ *
+ *   pie_stem    gives up core's memory, maps and fills the guest's, then waits for orders; never runs the guest
+ *   order       enter the sandbox's pid namespace, clone a passage that shares memory, which forks the child with
+ *               its old pid and exits: so the child's parent is the sandbox's init
+ *   child       descriptors from init, namespaces, threads with their old tids; capabilities, no_new_privs, seccomp
+ *               last; rt_sigreturn
+ *
+ * No libc, no globals, no constants in memory, no stack protector, no vector registers: nothing of core's image is
+ * mapped any more when this runs. scripts/check_elf.py reads the object and proves it. */
+#define _GNU_SOURCE
+#include "args.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/prctl.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
+#include <ramet/protocol.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define MASK_ALL ((uint64_t)-1)
+#define ADDRESS_END 0x7ffffffff000ul
+#define ARCH_SET_GS 0x1001
+#define ARCH_SET_FS 0x1002
+
+/* ---- reports -------------------------------------------------------------------------------------------------- */
+
+PIE_CODE static __attribute__((noinline)) void
+pie_report(int socket, int step, long error, long value)
+{
+  struct pie_status status;
+
+  status.step = step;
+  status.error = (int32_t)-error;
+  status.value = value;
+  SYS6(SYS_sendto, socket, &status, sizeof status, MSG_NOSIGNAL, 0, 0);
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_fail(int socket, int step, long error)
+{
+  pie_report(socket, step, error, 0);
+  for (;;)
+    SYS1(SYS_exit_group, 111);
+}
+
+/* ---- the stem's memory ---------------------------------------------------------------------------------------- */
+
+PIE_INLINE void
+leave_old_memory(struct pie_args *args)
+{
+  /* The kernel writes into these at exit and at every return from it: they go before their memory does. */
+  if (args->own_rseq)
+    SYS4(SYS_rseq, args->own_rseq, args->own_rseq_length, 1, args->own_rseq_signature);
+  SYS2(SYS_set_robust_list, 0, 24);
+  SYS1(SYS_set_tid_address, 0);
+  for (uint32_t i = 0; i < args->move_count; i++) {
+    struct pie_move *move = &args->moves[i];
+    long at = SYS5(SYS_mremap, move->from, move->length, move->length, MREMAP_MAYMOVE | MREMAP_FIXED, move->park);
+    if (at < 0 && at > -4096)
+      pie_fail(args->control, RAMET_STEP_STEM_UNMAP, at);
+  }
+  uint64_t end = args->region + args->region_length;
+  long low = SYS2(SYS_munmap, 0x10000, args->region - 0x10000);
+  long high = SYS2(SYS_munmap, end, ADDRESS_END - end);
+  if (low < 0 || high < 0)
+    pie_fail(args->control, RAMET_STEP_STEM_UNMAP, low < 0 ? low : high);
+  for (uint32_t i = 0; i < args->move_count; i++) {
+    struct pie_move *move = &args->moves[i];
+    long at = SYS5(SYS_mremap, move->park, move->length, move->length, MREMAP_MAYMOVE | MREMAP_FIXED, move->to);
+    if (at < 0 && at > -4096)
+      pie_fail(args->control, RAMET_STEP_STEM_UNMAP, at);
+  }
+}
+
+PIE_INLINE void
+map_memory(struct pie_args *args)
+{
+  struct pie_map *map = (struct pie_map *)args->maps;
+
+  for (uint32_t i = 0; i < args->map_count; i++, map++) {
+    long at = SYS6(SYS_mmap, map->start, map->length, map->protection, map->flags, map->fd, map->offset);
+    if ((uint64_t)at != map->start)
+      pie_fail(args->control, RAMET_STEP_STEM_MAP, at);
+  }
+}
+
+PIE_INLINE void
+fill_memory(struct pie_args *args)
+{
+  struct pie_fill *fill = (struct pie_fill *)args->fills;
+
+  for (uint32_t i = 0; i < args->fill_count; i++, fill++) {
+    /* One call instead of a fault a page. Refused where the kernel is older than 5.14: then faults do it. */
+    SYS3(SYS_madvise, fill->address, fill->length, 23 /* MADV_POPULATE_WRITE */);
+    for (uint64_t done = 0; done < fill->length;) {
+      long got = SYS4(SYS_pread64, args->pages, fill->address + done, fill->length - done, fill->offset + done);
+      if (got <= 0)
+        pie_fail(args->control, RAMET_STEP_STEM_FILL, got ? got : -5);
+      done += (uint64_t)got;
+    }
+  }
+  struct pie_map *map = (struct pie_map *)args->maps;
+  for (uint32_t i = 0; i < args->map_count; i++, map++)
+    if (map->huge)
+      SYS3(SYS_madvise, map->start, map->length, 25 /* MADV_COLLAPSE: what cannot be collapsed stays as it is */);
+}
+
+PIE_INLINE void
+protect_memory(struct pie_args *args)
+{
+  struct pie_protect *protect = (struct pie_protect *)args->protects;
+
+  for (uint32_t i = 0; i < args->protect_count; i++, protect++) {
+    long result = SYS3(SYS_mprotect, protect->start, protect->length, protect->protection);
+    if (result == 0 && protect->advice >= 0)
+      result = SYS3(SYS_madvise, protect->start, protect->length, protect->advice);
+    if (result < 0)
+      pie_fail(args->control, RAMET_STEP_STEM_PROTECT, result);
+  }
+}
+
+PIE_INLINE void
+describe_memory(struct pie_args *args)
+{
+  long result = SYS5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &args->mm, sizeof args->mm, 0);
+
+  if (result < 0)
+    pie_fail(args->control, RAMET_STEP_STEM_MM, result);
+  struct pie_signal *signal = (struct pie_signal *)args->signals;
+  for (uint32_t i = 0; i < args->signal_count; i++, signal++) {
+    result = SYS4(SYS_rt_sigaction, signal->number, &signal->handler, 0, 8);
+    if (result < 0)
+      pie_fail(args->control, RAMET_STEP_STEM_MM, result);
+  }
+  if (args->no_thp)
+    SYS5(SYS_prctl, PR_SET_THP_DISABLE, 1, 0, 0, 0);
+}
+
+/* Only the socket, the page file and the own pid namespace stay, right above every number of the guest's. */
+PIE_INLINE void
+keep_descriptors(struct pie_args *args)
+{
+  int32_t base = args->first_free;
+  int32_t wanted[3];
+
+  wanted[0] = args->control;
+  wanted[1] = args->pages;
+  wanted[2] = args->own_pidns;
+  for (int i = 0; i < 3; i++) {
+    long away = SYS3(SYS_fcntl, wanted[i], F_DUPFD_CLOEXEC, base + 3);
+    if (away < 0)
+      pie_fail(args->control, RAMET_STEP_STEM_FILES, away);
+    wanted[i] = (int32_t)away;
+  }
+  for (int i = 0; i < 3; i++) {
+    long there = SYS3(SYS_dup3, wanted[i], base + i, O_CLOEXEC);
+    if (there < 0)
+      pie_fail(wanted[0], RAMET_STEP_STEM_FILES, there);
+  }
+  if (base > 0)
+    SYS3(SYS_close_range, 0, base - 1, 0);
+  SYS3(SYS_close_range, base + 3, (uint32_t)-1, 0);
+  args->control = base;
+  args->pages = base + 1;
+  args->own_pidns = base + 2;
+}
+
+/* ---- a child: descriptors ------------------------------------------------------------------------------------- */
+
+struct pie_message {
+  void *name;
+  uint32_t name_length;
+  void *iov;
+  uint64_t iov_length;
+  void *control;
+  uint64_t control_length;
+  int32_t flags;
+};
+
+/* Descriptors of the next message into `out`; their count, or an error. */
+PIE_CODE static __attribute__((noinline)) long
+pie_receive(int socket, void *data, uint64_t length, int32_t *out, int most)
+{
+  struct {
+    void *base;
+    uint64_t length;
+  } iov;
+  uint8_t control[CMSG_SPACE(sizeof(int) * PIE_FDS_AT_ONCE)] __attribute__((aligned(8)));
+  struct pie_message message;
+  int count = 0;
+
+  iov.base = data;
+  iov.length = length;
+  message.name = 0;
+  message.name_length = 0;
+  message.iov = &iov;
+  message.iov_length = 1;
+  message.control = control;
+  message.control_length = sizeof control;
+  message.flags = 0;
+  long got = SYS3(SYS_recvmsg, socket, &message, MSG_CMSG_CLOEXEC);
+  if (got <= 0)
+    return got ? got : -104;
+  if (message.control_length >= 16) {
+    uint64_t bytes = *(uint64_t *)(void *)control;
+    int32_t *fds = (int32_t *)(void *)(control + 16);
+    for (uint64_t at = 16; at + 4 <= bytes && count < most; at += 4)
+      out[count++] = *fds++;
+  }
+  return count;
+}
+
+/* All that init made, each moved above the guest's numbers at once. */
+PIE_INLINE void
+receive_descriptors(struct pie_args *args, int socket)
+{
+  uint32_t have = 0;
+  uint8_t byte;
+
+  while (have < args->description_count) {
+    long got = pie_receive(socket, &byte, 1, &args->received[have], PIE_FDS_AT_ONCE);
+    if (got <= 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_MAKE_FDS, got ? got : -104);
+    for (uint32_t i = have; i < have + (uint32_t)got; i++) {
+      int low = args->received[i];
+      long high = SYS3(SYS_fcntl, low, F_DUPFD_CLOEXEC, args->first_free);
+      if (high < 0)
+        pie_fail(args->status, RAMET_STEP_CHILD_FDS, high);
+      if (low < args->first_free)
+        SYS1(SYS_close, low);
+      args->received[i] = (int32_t)high;
+    }
+    have += (uint32_t)got;
+  }
+}
+
+PIE_INLINE void
+place_descriptors(struct pie_args *args)
+{
+  struct pie_fd *fd = (struct pie_fd *)args->fds;
+
+  for (uint32_t i = 0; i < args->fd_count; i++, fd++) {
+    long result = SYS3(SYS_dup3, args->received[fd->description], fd->number, fd->close_on_exec ? O_CLOEXEC : 0);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_FDS, result);
+  }
+  struct pie_epoll *item = (struct pie_epoll *)args->epolls;
+  for (uint32_t i = 0; i < args->epoll_count; i++, item++) {
+    struct epoll_event event;
+    event.events = item->events;
+    event.data.u64 = item->data;
+    long result = SYS4(SYS_epoll_ctl, item->epoll, EPOLL_CTL_ADD, item->target, &event);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_FDS, result);
+  }
+}
+
+/* ---- a child: state ------------------------------------------------------------------------------------------- */
+
+PIE_INLINE void
+enter_namespaces(struct pie_args *args, int init, uint32_t namespaces)
+{
+  long result = SYS2(SYS_setns, init, namespaces);
+
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_NAMESPACES, result);
+}
+
+PIE_INLINE void
+restore_process(struct pie_args *args)
+{
+  long result = SYS1(SYS_chdir, args->cwd);
+
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_DIRECTORY, result);
+  /* /proc/self/exe is to name the program in the child's own root. The kernel refuses a change while the old file is
+   * mapped, and the stem's was opened over a mount of its own for that. */
+  long exe = SYS4(SYS_openat, AT_FDCWD, args->exe, O_RDONLY | O_CLOEXEC, 0);
+  if (exe >= 0) {
+    args->mm.exe = (int32_t)exe;
+    SYS5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &args->mm, sizeof args->mm, 0);
+    SYS1(SYS_close, exe);
+  }
+  /* Out of the stem's session, which is core's. */
+  result = SYS0(SYS_setsid);
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
+  SYS1(SYS_umask, args->umask);
+  if (args->personality)
+    SYS1(SYS_personality, args->personality);
+  if (args->nice)
+    SYS3(SYS_setpriority, PRIO_PROCESS, 0, args->nice);
+  for (int i = 0; i < 3; i++)
+    if (args->itimers[i][2] || args->itimers[i][3])
+      SYS3(SYS_setitimer, i, args->itimers[i], 0);
+  for (int resource = 0; resource < 16; resource++) {
+    result = SYS4(SYS_prlimit64, 0, resource, args->rlimits[resource], 0);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
+  }
+}
+
+PIE_INLINE void
+restore_pending(struct pie_args *args, int pid)
+{
+  struct pie_pending *pending = (struct pie_pending *)args->pending;
+  struct pie_thread *threads = (struct pie_thread *)args->threads;
+
+  for (uint32_t i = 0; i < args->pending_count; i++, pending++) {
+    int signal = *(int32_t *)(void *)pending->info;
+    if (pending->shared)
+      SYS3(SYS_rt_sigqueueinfo, pid, signal, pending->info);
+    else
+      SYS4(SYS_rt_tgsigqueueinfo, pid, threads[pending->thread].tid, signal, pending->info);
+  }
+}
+
+PIE_INLINE void
+restore_thread(struct pie_args *args, struct pie_thread *thread)
+{
+  SYS2(SYS_arch_prctl, ARCH_SET_FS, thread->fs_base);
+  if (thread->gs_base)
+    SYS2(SYS_arch_prctl, ARCH_SET_GS, thread->gs_base);
+  SYS2(SYS_set_robust_list, thread->robust_list, 24);
+  SYS1(SYS_set_tid_address, thread->tid_address);
+  if (thread->stack_size) {
+    struct {
+      uint64_t address;
+      int32_t flags, zero;
+      uint64_t size;
+    } stack;
+    stack.address = thread->stack_address;
+    stack.flags = (int32_t)(thread->stack_flags & ~1u); /* SS_ONSTACK is told by the stack pointer */
+    stack.zero = 0;
+    stack.size = thread->stack_size;
+    long result = SYS2(SYS_sigaltstack, &stack, 0);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
+  }
+  if (thread->rseq) {
+    long result = SYS4(SYS_rseq, thread->rseq, thread->rseq_length, 0, thread->rseq_signature);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
+  }
+  SYS2(SYS_prctl, PR_SET_NAME, thread->name);
+}
+
+/* Credentials are each thread's own. */
+PIE_INLINE void
+confine_thread(struct pie_args *args)
+{
+  struct __user_cap_header_struct header;
+  struct __user_cap_data_struct none[2];
+  struct sock_fprog filter;
+
+  for (int cap = 0; cap <= 63; cap++)
+    if (SYS2(SYS_prctl, PR_CAPBSET_DROP, cap) < 0)
+      break;
+  long bits = SYS2(SYS_prctl, PR_SET_SECUREBITS,
+                   SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
+                       SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED);
+  header.version = _LINUX_CAPABILITY_VERSION_3;
+  header.pid = 0;
+  for (int i = 0; i < 2; i++)
+    none[i].effective = none[i].permitted = none[i].inheritable = 0;
+  long result = SYS2(SYS_capset, &header, none);
+  if (bits < 0 || result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_CAPABILITIES, bits < 0 ? bits : result);
+  SYS2(SYS_prctl, PR_SET_DUMPABLE, 1);
+  result = SYS5(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_SECCOMP, result);
+  filter.len = (unsigned short)args->filter_length;
+  filter.filter = (struct sock_filter *)args->filter;
+  result = SYS3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter);
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_SECCOMP, result);
+}
+
+/* Until all threads are here. */
+PIE_INLINE void
+meet(volatile uint32_t *left, volatile uint32_t *open)
+{
+  if (__atomic_sub_fetch(left, 1, __ATOMIC_SEQ_CST) == 0) {
+    __atomic_store_n(open, 1, __ATOMIC_SEQ_CST);
+    SYS3(SYS_futex, open, FUTEX_WAKE, 0x7fffffff);
+  }
+  while (!__atomic_load_n(open, __ATOMIC_SEQ_CST))
+    SYS4(SYS_futex, open, FUTEX_WAIT, 0, 0);
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
+{
+  uint64_t frame = thread->frame + 8;
+
+  restore_thread(args, thread);
+  /* No thread may lose its capabilities before all exist: set_tid needs them. */
+  meet(&args->waiting, &args->go);
+  confine_thread(args);
+  meet(&args->confined, &args->leave);
+  if (first) {
+    pie_report(args->status, 0, 0, 0);
+    SYS1(SYS_close, args->status);
+    SYS2(SYS_munmap, args->region + args->kept_length, args->region_length - args->kept_length);
+  }
+  __asm__ volatile("mov %0, %%rsp\n\tmov %1, %%eax\n\tsyscall\n\thlt" ::"r"(frame), "i"(SYS_rt_sigreturn)
+                   : "memory");
+  __builtin_unreachable();
+}
+
+PIE_CODE static __attribute__((noinline, noreturn, used)) void
+pie_thread_entry(struct pie_args *args, struct pie_thread *thread)
+{
+  pie_finish(args, thread, 0);
+}
+
+PIE_INLINE long
+clone_thread(struct pie_args *args, struct pie_thread *thread)
+{
+  struct clone_args clone;
+  int32_t tid = thread->tid;
+  long result;
+
+  for (uint32_t i = 0; i < sizeof clone / 8; i++)
+    ((volatile uint64_t *)(void *)&clone)[i] = 0;
+  clone.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+  clone.stack = thread->stack_top - PIE_STACK_BYTES;
+  clone.stack_size = PIE_STACK_BYTES - 64;
+  clone.set_tid = (uint64_t)&tid;
+  clone.set_tid_size = 1;
+  register struct pie_args *r12 __asm__("r12") = args;
+  register struct pie_thread *r13 __asm__("r13") = thread;
+  /* The new thread has no frame to return to: it calls on from here. */
+  __asm__ volatile("syscall\n\t"
+                   "test %%rax, %%rax\n\t"
+                   "jnz 1f\n\t"
+                   "xor %%ebp, %%ebp\n\t"
+                   "mov %%r12, %%rdi\n\t"
+                   "mov %%r13, %%rsi\n\t"
+                   "call pie_thread_entry\n\t"
+                   "hlt\n"
+                   "1:"
+                   : "=a"(result)
+                   : "a"(SYS_clone3), "D"(&clone), "S"(sizeof clone), "r"(r12), "r"(r13)
+                   : "rcx", "r11", "memory");
+  return result;
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t namespaces)
+{
+  struct pie_thread *thread = (struct pie_thread *)args->threads;
+
+  args->status = status;
+  receive_descriptors(args, descriptors);
+  enter_namespaces(args, init, namespaces);
+  place_descriptors(args);
+  restore_process(args);
+  args->waiting = args->confined = args->thread_count;
+  args->go = args->leave = 0;
+  for (uint32_t i = 1; i < args->thread_count; i++) {
+    long result = clone_thread(args, &thread[i]);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_THREADS, result);
+  }
+  restore_pending(args, thread[0].tid);
+  /* Everything above the guest's numbers but the status socket. */
+  if (status > args->first_free)
+    SYS3(SYS_close_range, args->first_free, status - 1, 0);
+  SYS3(SYS_close_range, status + 1, (uint32_t)-1, 0);
+  pie_finish(args, &thread[0], 1);
+}
+
+/* ---- orders --------------------------------------------------------------------------------------------------- */
+
+/* Runs in the passage, which shares the stem's memory while the stem sleeps (CLONE_VFORK). */
+PIE_INLINE long
+fork_child(struct pie_args *args, int32_t *fds, uint32_t namespaces)
+{
+  struct clone_args clone;
+  int32_t tid = ((struct pie_thread *)args->threads)->tid;
+
+  for (uint32_t i = 0; i < sizeof clone / 8; i++)
+    ((volatile uint64_t *)(void *)&clone)[i] = 0;
+  clone.exit_signal = 17; /* SIGCHLD */
+  clone.set_tid = (uint64_t)&tid;
+  clone.set_tid_size = 1;
+  long pid = SYS2(SYS_clone3, &clone, sizeof clone);
+  if (pid == 0)
+    pie_child(args, fds[0], fds[1], fds[2], namespaces);
+  return pid;
+}
+
+PIE_INLINE long
+clone_passage(struct pie_args *args)
+{
+  struct clone_args clone;
+  int32_t tid = args->passage_tid;
+
+  for (uint32_t i = 0; i < sizeof clone / 8; i++)
+    ((volatile uint64_t *)(void *)&clone)[i] = 0;
+  clone.flags = CLONE_VM | CLONE_VFORK;
+  clone.set_tid = (uint64_t)&tid;
+  clone.set_tid_size = 1;
+  return SYS2(SYS_clone3, &clone, sizeof clone);
+}
+
+PIE_CODE static __attribute__((noinline)) void
+pie_order(struct pie_args *args, int32_t *fds, uint32_t namespaces)
+{
+  volatile long pid = 0;
+  long result = SYS2(SYS_setns, fds[0], CLONE_NEWPID);
+
+  if (result < 0) {
+    pie_report(args->control, RAMET_STEP_CHILD_PIDNS, result, 0);
+    return;
+  }
+  long passage = clone_passage(args);
+  if (passage == 0) {
+    pid = fork_child(args, fds, namespaces);
+    for (;;)
+      SYS1(SYS_exit, 0);
+  }
+  if (passage > 0)
+    SYS4(SYS_wait4, passage, 0, __WALL, 0);
+  if (passage < 0 || pid < 0)
+    pie_report(args->control, RAMET_STEP_CHILD_CLONE, passage < 0 ? passage : pid, 0);
+  else
+    pie_report(args->control, 0, 0, pid);
+}
+
+PIE_CODE __attribute__((noreturn)) void
+pie_stem(struct pie_args *args)
+{
+  uint64_t all = MASK_ALL;
+
+  SYS4(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, 0, 8);
+  leave_old_memory(args);
+  map_memory(args);
+  fill_memory(args);
+  protect_memory(args);
+  describe_memory(args);
+  keep_descriptors(args);
+  pie_report(args->control, 0, 0, SYS0(SYS_getpid));
+  for (;;) {
+    struct pie_spawn order;
+    int32_t fds[PIE_SPAWN_FDS];
+    long got = pie_receive(args->control, &order, sizeof order, fds, PIE_SPAWN_FDS);
+    if (got != PIE_SPAWN_FDS)
+      for (;;)
+        SYS1(SYS_exit_group, 0);
+    for (int i = 0; i < PIE_SPAWN_FDS; i++) {
+      long high = SYS3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, args->first_free);
+      if (fds[i] < args->first_free)
+        SYS1(SYS_close, fds[i]);
+      fds[i] = (int32_t)high;
+    }
+    pie_order(args, fds, order.namespaces);
+    /* Else the stem would keep the namespace of its last child's sandbox alive. */
+    SYS2(SYS_setns, args->own_pidns, CLONE_NEWPID);
+    for (int i = 0; i < PIE_SPAWN_FDS; i++)
+      SYS1(SYS_close, fds[i]);
+  }
+}

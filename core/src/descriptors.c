@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "descriptors.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+
+#include "../pie/args.h"
+
+#ifndef TFD_IOC_SET_TICKS
+#define TFD_IOC_SET_TICKS _IOW('T', 0, uint64_t) /* linux/timerfd.h, which does not go with <sys/timerfd.h> */
+#endif
+#define STEP RAMET_STEP_CHILD_MAKE_FDS
+
+struct maker {
+  const struct image *image;
+  int pages;
+  const struct command *command;
+  const int *streams;
+  int *made; /* by index of the description; -1: not yet */
+  struct err *err;
+};
+
+static int
+failed(struct maker *m, const char *what)
+{
+  return err_step(m->err, STEP, "%s: %s", what, strerror(errno));
+}
+
+static int
+index_of(const struct image *image, uint32_t id)
+{
+  for (uint32_t i = 0; i < image->description_count; i++)
+    if (image->descriptions[i].id == id)
+      return (int)i;
+  return -1;
+}
+
+static int
+copy_content(struct maker *m, const struct image_description *d, int to)
+{
+  uint8_t chunk[16384];
+
+  for (uint64_t at = 0; at < d->content_length;) {
+    uint64_t left = d->content_length - at;
+    ssize_t got =
+        pread(m->pages, chunk, left < sizeof chunk ? left : sizeof chunk, (off_t)(d->content_offset + at));
+    if (got <= 0 || write(to, chunk, (size_t)got) != got)
+      return failed(m, "write a file's content");
+    at += (uint64_t)got;
+  }
+  return 0;
+}
+
+static int
+make_stream(struct maker *m, const struct image_description *d)
+{
+  uint32_t index = m->command->streams[d->value[0]];
+  int fd =
+      index == RAMET_FD_NONE ? open("/dev/null", O_RDWR | O_CLOEXEC) : fcntl(m->streams[index], F_DUPFD_CLOEXEC, 3);
+
+  return fd < 0 ? failed(m, "a stream") : fd;
+}
+
+static int
+make_reopened(struct maker *m, const struct image_description *d, struct span path)
+{
+  char name[4096];
+  int flags = (int)d->flags & ~(O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY);
+
+  memcpy(name, path.data, path.length);
+  name[path.length] = 0;
+  cleanup_fd int fd = open(name, flags | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0)
+    return failed(m, name);
+  if (d->offset && lseek(fd, (off_t)d->offset, SEEK_SET) < 0)
+    return failed(m, name);
+  return steal_fd(&fd);
+}
+
+static int
+make_unlinked(struct maker *m, const struct image_description *d)
+{
+  char path[32];
+  cleanup_fd int fd = d->value[0] ? memfd_create("ramet", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+                                  : open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+  if (fd < 0)
+    return failed(m, "a file without a name");
+  if (copy_content(m, d, fd) < 0)
+    return -1;
+  /* The status flags of old: access mode and O_APPEND can only be given by opening. */
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  int again = open(path, (int)(d->flags & ~(uint32_t)(O_CREAT | O_EXCL | O_TRUNC | O_TMPFILE)) | O_CLOEXEC);
+  if (again < 0 || lseek(again, (off_t)d->offset, SEEK_SET) < 0)
+    return failed(m, "a file without a name");
+  return again;
+}
+
+/* Makes both ends; the end that nobody has is closed at once, so readers see the end of file. */
+static int
+make_pipe(struct maker *m, const struct image_description *d)
+{
+  int pair[2], other = d->peer ? index_of(m->image, d->peer - 1) : -1;
+  bool reads = d->kind == IMAGE_PIPE_READ;
+  const struct image_description *reader = reads ? d : other >= 0 ? &m->image->descriptions[other] : NULL;
+  const struct image_description *writer = reads ? (other >= 0 ? &m->image->descriptions[other] : NULL) : d;
+
+  if (pipe2(pair, O_CLOEXEC) < 0)
+    return failed(m, "a pipe");
+  if (reader && reader->value[0])
+    fcntl(pair[1], F_SETPIPE_SZ, (int)reader->value[0]);
+  if (reader && copy_content(m, reader, pair[1]) < 0)
+    return -1;
+  if (reader && reader->flags & O_NONBLOCK)
+    fcntl(pair[0], F_SETFL, O_NONBLOCK);
+  if (writer && writer->flags & O_NONBLOCK)
+    fcntl(pair[1], F_SETFL, O_NONBLOCK);
+  int mine = reads ? pair[0] : pair[1], theirs = reads ? pair[1] : pair[0];
+  if (other >= 0)
+    m->made[other] = theirs;
+  else
+    close(theirs);
+  return mine;
+}
+
+static struct timespec
+from_nanoseconds(uint64_t nanoseconds)
+{
+  return (struct timespec){(time_t)(nanoseconds / 1000000000u), (long)(nanoseconds % 1000000000u)};
+}
+
+static int
+make_timerfd(struct maker *m, const struct image_description *d)
+{
+  struct itimerspec spec = {from_nanoseconds(d->value[3]), from_nanoseconds(d->value[2])};
+  uint64_t ticks = d->value[1];
+  cleanup_fd int fd = timerfd_create((int)d->value[0], TFD_CLOEXEC | (d->flags & O_NONBLOCK ? TFD_NONBLOCK : 0));
+
+  if (fd < 0 || timerfd_settime(fd, 0, &spec, NULL) < 0)
+    return failed(m, "a timer");
+  if (ticks && ioctl(fd, TFD_IOC_SET_TICKS, &ticks) < 0)
+    return failed(m, "a timer's ticks");
+  return steal_fd(&fd);
+}
+
+static int
+make_signalfd(struct maker *m, const struct image_description *d)
+{
+  sigset_t set;
+
+  sigemptyset(&set);
+  for (int number = 1; number <= 64; number++)
+    if (d->value[0] & ((uint64_t)1 << (number - 1)))
+      sigaddset(&set, number);
+  int fd = signalfd(-1, &set, SFD_CLOEXEC | (d->flags & O_NONBLOCK ? SFD_NONBLOCK : 0));
+  return fd < 0 ? failed(m, "a signal descriptor") : fd;
+}
+
+static int
+make_socket(struct maker *m, const struct image_description *d, int domain, struct span address)
+{
+  const int on = 1;
+  struct sockaddr_storage name = {0};
+  int type = (int)d->value[2] | SOCK_CLOEXEC | (d->flags & O_NONBLOCK ? SOCK_NONBLOCK : 0);
+  cleanup_fd int fd = socket(domain, type, 0);
+
+  if (fd < 0)
+    return failed(m, "a socket");
+  if (address.length > sizeof name || address.length < sizeof(sa_family_t))
+    return steal_fd(&fd);
+  memcpy(&name, address.data, address.length);
+  in_port_t port =
+      domain == AF_INET6 ? ((struct sockaddr_in6 *)&name)->sin6_port : ((struct sockaddr_in *)&name)->sin_port;
+  if (d->kind != IMAGE_TCP_LISTEN && port == 0)
+    return steal_fd(&fd);
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
+      bind(fd, (struct sockaddr *)&name, address.length) < 0 ||
+      (d->kind == IMAGE_TCP_LISTEN && listen(fd, SOMAXCONN) < 0))
+    return failed(m, "bind a socket");
+  return steal_fd(&fd);
+}
+
+/* A connection whose other end is gone: made over a listener of our own, closed with linger 0, so that the child
+ * reads ECONNRESET and not a clean end. */
+static int
+make_reset(struct maker *m, const struct image_description *d)
+{
+  struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  bool is_six = d->value[1] == AF_INET6;
+  struct sockaddr *address = is_six ? (struct sockaddr *)&six : (struct sockaddr *)&four;
+  socklen_t length = is_six ? sizeof six : sizeof four;
+  const struct linger abort_it = {1, 0};
+  cleanup_fd int listener = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  cleanup_fd int fd = listener < 0 ? -1 : socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+  if (fd < 0 || bind(listener, address, length) < 0 || listen(listener, 1) < 0 ||
+      getsockname(listener, address, &length) < 0 || connect(fd, address, length) < 0)
+    return failed(m, "a connection to be reset");
+  cleanup_fd int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+  if (peer < 0 || setsockopt(peer, SOL_SOCKET, SO_LINGER, &abort_it, sizeof abort_it) < 0)
+    return failed(m, "a connection to be reset");
+  if (d->flags & O_NONBLOCK)
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+  return steal_fd(&fd);
+}
+
+static int
+make(struct maker *m, uint32_t i)
+{
+  const struct image_description *d = &m->image->descriptions[i];
+  struct span content = m->image->contents[i];
+
+  switch ((enum image_description_kind)d->kind) {
+  case IMAGE_STREAM:
+    return make_stream(m, d);
+  case IMAGE_REOPEN:
+    return make_reopened(m, d, content);
+  case IMAGE_UNLINKED:
+    return make_unlinked(m, d);
+  case IMAGE_PIPE_READ:
+  case IMAGE_PIPE_WRITE:
+    return make_pipe(m, d);
+  case IMAGE_EVENTFD: {
+    int fd = eventfd((unsigned)d->value[0],
+                     EFD_CLOEXEC | (d->flags & O_NONBLOCK ? EFD_NONBLOCK : 0) | (d->value[1] ? EFD_SEMAPHORE : 0));
+    return fd < 0 ? failed(m, "an event counter") : fd;
+  }
+  case IMAGE_TIMERFD:
+    return make_timerfd(m, d);
+  case IMAGE_SIGNALFD:
+    return make_signalfd(m, d);
+  case IMAGE_EPOLL: {
+    int fd = epoll_create1(EPOLL_CLOEXEC);
+    return fd < 0 ? failed(m, "an epoll") : fd;
+  }
+  case IMAGE_TCP_RESET:
+    return d->value[3] ? make_reset(m, d) : make_socket(m, d, (int)d->value[1], content);
+  case IMAGE_TCP_LISTEN:
+  case IMAGE_UDP:
+    return make_socket(m, d, (int)d->value[1], content);
+  case IMAGE_UNIX_UNBOUND:
+    return make_socket(m, d, AF_UNIX, (struct span){0});
+  case IMAGE_SOCKETPAIR:
+  default:
+    return err_field(m->err, "image", "open file %u is of no known kind", d->id);
+  }
+}
+
+static int
+send_batch(int socket, const int *fds, int count)
+{
+  union {
+    struct cmsghdr align;
+    uint8_t bytes[CMSG_SPACE(sizeof(int) * PIE_FDS_AT_ONCE)];
+  } space;
+  size_t bytes = sizeof(int) * (size_t)count;
+  struct iovec iov = {(void *)(uintptr_t)"", 1};
+  struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes};
+
+  memset(&space, 0, sizeof space);
+  message.msg_controllen = CMSG_SPACE(bytes);
+  struct cmsghdr *c = &space.align;
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(bytes);
+  memcpy(CMSG_DATA(c), fds, bytes);
+  return sendmsg(socket, &message, MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
+
+static int
+make_all(struct maker *m, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++)
+    if (m->made[i] < 0 && (m->made[i] = make(m, i)) < 0)
+      return -1;
+  return 0;
+}
+
+int
+descriptors_send(const struct image *image, int pages, const struct command *command, const int *streams,
+                 int socket, struct err *err)
+{
+  uint32_t count = image->description_count;
+  struct maker m = {.image = image, .pages = pages, .command = command, .streams = streams, .err = err};
+  int result;
+
+  if (fault_here(STEP, err) < 0)
+    return -1;
+  m.made = malloc(sizeof(int) * (count + 1));
+  if (!m.made)
+    return err_code(err, "internal", "no memory for descriptors");
+  for (uint32_t i = 0; i < count; i++)
+    m.made[i] = -1;
+  result = make_all(&m, count);
+  for (uint32_t sent = 0; result == 0 && sent < count;) {
+    uint32_t batch = count - sent < PIE_FDS_AT_ONCE ? count - sent : PIE_FDS_AT_ONCE;
+    if (send_batch(socket, m.made + sent, (int)batch) < 0)
+      result = failed(&m, "hand descriptors to the child");
+    sent += batch;
+  }
+  for (uint32_t i = 0; i < count; i++)
+    close_fd(&m.made[i]);
+  free(m.made);
+  return result;
+}

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Decodes the description of a snapshot. It may come from disk or another machine: everything is checked here,
+ * and what is built from it later trusts it. */
+#include "image.h"
+
+#include <string.h>
+
+struct decoder {
+  struct image *image;
+  struct process_image *process; /* the one that is open */
+  uint64_t page_bytes;
+  struct err *err;
+};
+
+static int
+malformed(struct decoder *decoder, const char *what)
+{
+  return err_field(decoder->err, "image", "%s", what);
+}
+
+/* Room for one more of an array; its capacity is the next power of two. */
+static void *
+more(struct decoder *decoder, void *array, uint32_t count, size_t size, uint32_t most)
+{
+  void **items = array;
+
+  if (count >= most) {
+    malformed(decoder, "more records than an image may hold");
+    return NULL;
+  }
+  if ((count & (count - 1)) == 0) {
+    void *grown = realloc(*items, (count ? (size_t)count * 2 : 1) * size);
+    if (!grown) {
+      err_code(decoder->err, "internal", "no memory for an image");
+      return NULL;
+    }
+    *items = grown;
+  }
+  return (uint8_t *)*items + (size_t)count * size;
+}
+
+static int
+fixed(struct decoder *decoder, struct span value, void *out, size_t size, struct span *rest)
+{
+  if (value.length < size || (!rest && value.length != size))
+    return malformed(decoder, "a record has a wrong length");
+  memcpy(out, value.data, size);
+  if (rest)
+    *rest = (struct span){value.data + size, value.length - (uint32_t)size};
+  return 0;
+}
+
+static bool
+within_pages(const struct decoder *decoder, uint64_t offset, uint64_t length)
+{
+  return length <= decoder->page_bytes && offset <= decoder->page_bytes - length;
+}
+
+static int
+decode_process(struct decoder *decoder, struct span value)
+{
+  struct image *image = decoder->image;
+  struct process_image *process =
+      more(decoder, &image->processes, image->process_count, sizeof *process, IMAGE_THREADS_MAX);
+
+  if (!process)
+    return -1;
+  memset(process, 0, sizeof *process);
+  image->process_count++;
+  decoder->process = process;
+  if (fixed(decoder, value, &process->process, sizeof process->process, NULL) < 0)
+    return -1;
+  if (process->process.pid < 2 || !memchr(process->process.exe, 0, sizeof process->process.exe))
+    return malformed(decoder, "a process has no number or no program");
+  return 0;
+}
+
+static int
+decode_thread(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_thread *thread = more(decoder, &p->threads, p->thread_count, sizeof *thread, IMAGE_THREADS_MAX);
+  const uint8_t **xstate = more(decoder, &p->xstates, p->thread_count, sizeof *xstate, IMAGE_THREADS_MAX);
+  struct span rest = {0};
+
+  if (!thread || !xstate || fixed(decoder, value, thread, sizeof *thread, &rest) < 0)
+    return -1;
+  if (thread->tid < 2 || thread->xstate_length != rest.length || rest.length > ARCH_XSTATE_MAX ||
+      rest.length < 576 || thread->name[15] != 0)
+    return malformed(decoder, "a thread's state has a wrong size");
+  *xstate = rest.data;
+  p->thread_count++;
+  return 0;
+}
+
+static int
+decode_mapping(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_mapping *mapping =
+      more(decoder, &p->mappings, p->mapping_count, sizeof *mapping, IMAGE_MAPPINGS_MAX);
+  struct span *path = more(decoder, &p->paths, p->mapping_count, sizeof *path, IMAGE_MAPPINGS_MAX);
+  uint32_t *first = more(decoder, &p->first_run, p->mapping_count, sizeof *first, IMAGE_MAPPINGS_MAX);
+  uint64_t after = p->mapping_count ? p->mappings[p->mapping_count - 1].end : 0;
+
+  if (!mapping || !path || !first || fixed(decoder, value, mapping, sizeof *mapping, path) < 0)
+    return -1;
+  /* `more` may have moved the array, so the end of the mapping before was read first. */
+  if (mapping->start < after || mapping->start >= mapping->end || mapping->end > ((uint64_t)1 << 56) ||
+      (mapping->start | mapping->end | mapping->offset) % IMAGE_PAGE || mapping->backing > IMAGE_SPECIAL)
+    return malformed(decoder, "mappings overlap or are not whole pages");
+  if (mapping->backing == IMAGE_FILE || mapping->backing == IMAGE_SHARED_FILE) {
+    if (path->length < 2 || path->data[0] != '/' || !span_is_text(*path) || path->length > 4095)
+      return malformed(decoder, "a mapped file has no path");
+  }
+  *first = p->run_count;
+  p->mapping_count++;
+  return 0;
+}
+
+static int
+decode_run(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_run *run = more(decoder, &p->runs, p->run_count, sizeof *run, IMAGE_RUNS_MAX);
+
+  if (!run || fixed(decoder, value, run, sizeof *run, NULL) < 0)
+    return -1;
+  if (p->mapping_count == 0)
+    return malformed(decoder, "pages without a mapping");
+  const struct image_mapping *mapping = &p->mappings[p->mapping_count - 1];
+  uint64_t after =
+      p->run_count > p->first_run[p->mapping_count - 1] ? run[-1].address + run[-1].length : mapping->start;
+  if (run->address < after || run->length == 0 || run->length > mapping->end - run->address ||
+      run->address > mapping->end || (run->address | run->length | run->offset) % IMAGE_PAGE ||
+      !within_pages(decoder, run->offset, run->length))
+    return malformed(decoder, "pages lie outside their mapping or the page file");
+  p->run_count++;
+  return 0;
+}
+
+static int
+decode_signal(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_signal *signal = more(decoder, &p->signals, p->signal_count, sizeof *signal, 64);
+
+  if (!signal || fixed(decoder, value, signal, sizeof *signal, NULL) < 0)
+    return -1;
+  if (signal->number < 1 || signal->number > 64)
+    return malformed(decoder, "a signal has no such number");
+  p->signal_count++;
+  return 0;
+}
+
+static int
+decode_description(struct decoder *decoder, struct span value)
+{
+  struct image *image = decoder->image;
+  uint32_t n = image->description_count;
+  struct image_description *d = more(decoder, &image->descriptions, n, sizeof *d, IMAGE_DESCRIPTORS_MAX);
+  struct span *content = more(decoder, &image->contents, n, sizeof *content, IMAGE_DESCRIPTORS_MAX);
+  uint32_t *first = more(decoder, &image->first_epoll, n, sizeof *first, IMAGE_DESCRIPTORS_MAX);
+
+  if (!d || !content || !first || fixed(decoder, value, d, sizeof *d, content) < 0)
+    return -1;
+  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_UNIX_UNBOUND || d->peer > IMAGE_DESCRIPTORS_MAX ||
+      content->length > 4095 || !within_pages(decoder, d->content_offset, d->content_length))
+    return malformed(decoder, "an open file is of no known kind");
+  if (d->kind == IMAGE_REOPEN && (content->length < 1 || content->data[0] != '/' || !span_is_text(*content)))
+    return malformed(decoder, "an open file has no path");
+  if (d->kind == IMAGE_STREAM && d->value[0] > 2)
+    return malformed(decoder, "a stream has no such number");
+  *first = image->epoll_count;
+  image->description_count++;
+  return 0;
+}
+
+static int
+decode_epoll(struct decoder *decoder, struct span value)
+{
+  struct image *image = decoder->image;
+  struct image_epoll *item = more(decoder, &image->epolls, image->epoll_count, sizeof *item, IMAGE_DESCRIPTORS_MAX);
+
+  if (!item || fixed(decoder, value, item, sizeof *item, NULL) < 0)
+    return -1;
+  image->epoll_count++;
+  return 0;
+}
+
+static int
+decode_fd(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_fd *fd = more(decoder, &p->fds, p->fd_count, sizeof *fd, IMAGE_DESCRIPTORS_MAX);
+
+  if (!fd || fixed(decoder, value, fd, sizeof *fd, NULL) < 0)
+    return -1;
+  if (fd->number < 0 || fd->number > 1048576 || (p->fd_count && fd[-1].number >= fd->number))
+    return malformed(decoder, "descriptors are not in order");
+  p->fd_count++;
+  return 0;
+}
+
+static int
+decode_pending(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_pending *pending = more(decoder, &p->pending, p->pending_count, sizeof *pending, 4096);
+
+  if (!pending || fixed(decoder, value, pending, sizeof *pending, NULL) < 0)
+    return -1;
+  if (pending->thread >= p->thread_count && !pending->shared)
+    return malformed(decoder, "a pending signal belongs to no thread");
+  p->pending_count++;
+  return 0;
+}
+
+static int
+decode_header(struct decoder *decoder, struct span value)
+{
+  struct image_header *header = &decoder->image->header;
+
+  if (header->version)
+    return malformed(decoder, "two headers");
+  if (fixed(decoder, value, header, sizeof *header, NULL) < 0)
+    return -1;
+  if (header->version != IMAGE_VERSION)
+    return err_code(decoder->err, "image_version", "the image has version %u, this core reads %u", header->version,
+                    IMAGE_VERSION);
+  return header->page == IMAGE_PAGE ? 0 : malformed(decoder, "pages of another size");
+}
+
+static int
+decode_record(struct decoder *decoder, uint16_t tag, struct span value)
+{
+  if (tag != IMAGE_TAG_HEADER && decoder->image->header.version == 0)
+    return malformed(decoder, "a record before the header");
+  if (tag != IMAGE_TAG_HEADER && tag != IMAGE_TAG_PROCESS && !decoder->process)
+    return malformed(decoder, "a record before the first process");
+  switch ((enum image_tag)tag) {
+  case IMAGE_TAG_HEADER:
+    return decode_header(decoder, value);
+  case IMAGE_TAG_PROCESS:
+    return decode_process(decoder, value);
+  case IMAGE_TAG_THREAD:
+    return decode_thread(decoder, value);
+  case IMAGE_TAG_SIGNAL:
+    return decode_signal(decoder, value);
+  case IMAGE_TAG_MAPPING:
+    return decode_mapping(decoder, value);
+  case IMAGE_TAG_RUN:
+    return decode_run(decoder, value);
+  case IMAGE_TAG_FD:
+    return decode_fd(decoder, value);
+  case IMAGE_TAG_AUXV:
+    decoder->process->auxv = value;
+    return value.length % 16 == 0 && value.length <= 512 ? 0 : malformed(decoder, "the auxiliary vector");
+  case IMAGE_TAG_CWD:
+    decoder->process->cwd = value;
+    return value.length && value.length < 4096 && span_is_text(value) ? 0 : malformed(decoder, "the directory");
+  case IMAGE_TAG_PENDING:
+    return decode_pending(decoder, value);
+  case IMAGE_TAG_DESCRIPTION:
+    return decode_description(decoder, value);
+  case IMAGE_TAG_EPOLL:
+    return decode_epoll(decoder, value);
+  default:
+    return malformed(decoder, "a record of no known kind");
+  }
+}
+
+static int
+check_descriptors(struct decoder *decoder, struct process_image *p)
+{
+  for (uint32_t i = 0; i < p->fd_count; i++) {
+    bool found = false;
+    for (uint32_t j = 0; j < decoder->image->description_count && !found; j++)
+      found = decoder->image->descriptions[j].id == p->fds[i].description;
+    if (!found)
+      return malformed(decoder, "a descriptor of no open file");
+  }
+  return 0;
+}
+
+static int
+check_whole(struct decoder *decoder)
+{
+  struct image *image = decoder->image;
+
+  if (image->process_count == 0 || image->process_count != image->header.process_count)
+    return malformed(decoder, "processes are missing");
+  for (uint32_t i = 0; i < image->process_count; i++) {
+    struct process_image *p = &image->processes[i];
+    if (p->thread_count == 0 || p->thread_count != p->process.thread_count || p->threads[0].tid != p->process.pid)
+      return malformed(decoder, "threads are missing");
+    if (p->mapping_count == 0 || p->cwd.length == 0)
+      return malformed(decoder, "a process without memory or directory");
+    uint32_t *end = more(decoder, &p->first_run, p->mapping_count, sizeof *end, IMAGE_MAPPINGS_MAX + 1);
+    if (!end || check_descriptors(decoder, p) < 0)
+      return -1;
+    *end = p->run_count;
+  }
+  uint32_t *end =
+      more(decoder, &image->first_epoll, image->description_count, sizeof *end, IMAGE_DESCRIPTORS_MAX + 1);
+  if (!end)
+    return -1;
+  *end = image->epoll_count;
+  return 0;
+}
+
+int
+image_decode(struct span description, uint64_t page_bytes, struct image *image, struct err *err)
+{
+  struct decoder decoder = {.image = image, .page_bytes = page_bytes, .err = err};
+  struct attr_walk walk = {description};
+  struct span value;
+  uint16_t tag;
+  int more_left;
+
+  memset(image, 0, sizeof *image);
+  while ((more_left = attr_next(&walk, &tag, &value, err)) > 0)
+    if (decode_record(&decoder, tag, value) < 0)
+      break;
+  if (more_left == 0 && check_whole(&decoder) == 0)
+    return 0;
+  image_free(image);
+  return -1;
+}
+
+void
+image_free(struct image *image)
+{
+  for (uint32_t i = 0; i < image->process_count; i++) {
+    struct process_image *p = &image->processes[i];
+    free(p->threads);
+    free(p->xstates);
+    free(p->signals);
+    free(p->mappings);
+    free(p->paths);
+    free(p->runs);
+    free(p->first_run);
+    free(p->fds);
+    free(p->pending);
+  }
+  free(image->processes);
+  free(image->descriptions);
+  free(image->contents);
+  free(image->epolls);
+  free(image->first_epoll);
+  memset(image, 0, sizeof *image);
+}

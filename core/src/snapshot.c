@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "snapshot.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "../pie/args.h"
+#include "capture.h"
+#include "control.h"
+#include "filters.h"
+#include "log.h"
+#include "stem.h"
+#include "syscalls.h"
+
+/* How long a process may take to stop: one in uninterruptible sleep never does. */
+#define PATIENCE_MS 2000
+
+enum snapshot_state {
+  SNAPSHOT_CAPTURING, /* the tracer works */
+  SNAPSHOT_BUILDING,  /* the image is there, the stem not yet */
+  SNAPSHOT_READY,
+};
+
+/* A child that is ordered: sent to the stem, or waiting for one. */
+struct order {
+  struct order *next;
+  uint64_t sandbox;
+  int init_pidfd, status, descriptors;
+  bool sent;
+};
+
+struct snapshot {
+  struct watch tracer_watch, stem_watch;
+  struct snapshot *next;
+  enum snapshot_state state;
+  int holders; /* the list of named ones, and sandboxes forked from it */
+  uint32_t id, filter;
+  uint64_t request, source;
+  enum ramet_step fault;
+  int tracer_pid, tracer;
+  int stem_pid, stem;
+  int description, pages;
+  void *mapping;
+  size_t mapping_length;
+  struct image image;
+  struct root *base, *root;
+  struct snapshot *parent; /* of the source */
+  uint64_t region_start, region_length;
+  struct order *orders;
+  uint64_t asked_at, captured_at;
+  uint64_t pause_ns, memory_bytes, file_bytes;
+};
+
+static struct snapshot *snapshots;
+static uint8_t receive_buffer[RAMET_FRAME_BYTES];
+
+/* ---- the list ------------------------------------------------------------------------------------------------- */
+
+static struct snapshot *
+find(uint64_t id)
+{
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->id == id)
+      return s;
+  return NULL;
+}
+
+struct snapshot *
+snapshot_find(uint32_t id)
+{
+  struct snapshot *s = find(id);
+
+  return s && s->state != SNAPSHOT_CAPTURING ? s : NULL;
+}
+
+int
+snapshot_count(void)
+{
+  int count = 0;
+
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    count++;
+  return count;
+}
+
+struct root *
+snapshot_root(const struct snapshot *s)
+{
+  return s->root;
+}
+
+uint32_t
+snapshot_filter(const struct snapshot *s)
+{
+  return s->filter;
+}
+
+int
+snapshot_description(const struct snapshot *s)
+{
+  return s->description;
+}
+
+int
+snapshot_pages(const struct snapshot *s)
+{
+  return s->pages;
+}
+
+void
+snapshot_region(const struct snapshot *s, uint64_t *start, uint64_t *end)
+{
+  *start = s->region_start;
+  *end = s->region_start + s->region_length;
+}
+
+static void
+close_watched(int *fd, struct watch *watch)
+{
+  if (*fd >= 0)
+    loop_remove(*fd, watch);
+  close_fd(fd);
+}
+
+static void
+end_stem(struct snapshot *s)
+{
+  close_watched(&s->stem, &s->stem_watch);
+  if (s->stem_pid > 0)
+    kill(s->stem_pid, SIGKILL);
+  s->stem_pid = 0;
+}
+
+static void
+drop_order(struct snapshot *s)
+{
+  struct order *order = s->orders;
+
+  s->orders = order->next;
+  close_fd(&order->init_pidfd);
+  close_fd(&order->status);
+  close_fd(&order->descriptors);
+  free(order);
+}
+
+static void
+refuse_orders(struct snapshot *s, int step, int error)
+{
+  while (s->orders) {
+    uint64_t sandbox = s->orders->sandbox;
+    drop_order(s);
+    sandbox_fork_failed(sandbox, step, error);
+  }
+}
+
+/* Off the list: nothing is forked from it any more. */
+static void
+retire(struct snapshot *s)
+{
+  for (struct snapshot **at = &snapshots; *at; at = &(*at)->next)
+    if (*at == s) {
+      *at = s->next;
+      break;
+    }
+  refuse_orders(s, RAMET_STEP_STEM_FORK, ECANCELED);
+  close_watched(&s->tracer, &s->tracer_watch);
+  end_stem(s);
+  close_fd(&s->pages);
+  if (s->root)
+    root_release(s->root);
+  s->root = NULL;
+  snapshot_release(s);
+}
+
+struct snapshot *
+snapshot_hold(struct snapshot *s)
+{
+  s->holders++;
+  return s;
+}
+
+void
+snapshot_release(struct snapshot *s)
+{
+  if (--s->holders)
+    return;
+  image_free(&s->image);
+  if (s->mapping)
+    munmap(s->mapping, s->mapping_length);
+  close_fd(&s->description);
+  if (s->base)
+    root_release(s->base);
+  if (s->parent)
+    snapshot_release(s->parent);
+  free(s);
+}
+
+const struct image *
+snapshot_image(const struct snapshot *s)
+{
+  return &s->image;
+}
+
+int
+snapshot_drop(uint64_t id, struct err *err)
+{
+  struct snapshot *s = find(id);
+
+  if (!s)
+    return err_code(err, "unknown_snapshot", "snapshot %llu is not there", (unsigned long long)id);
+  /* A tracer that is ended in the middle would leave the source with registers that are not its own. */
+  if (s->state == SNAPSHOT_CAPTURING)
+    return err_code(err, "busy", "snapshot %u is being taken", s->id);
+  retire(s);
+  return 0;
+}
+
+static void
+fail(struct snapshot *s, const struct err *err)
+{
+  control_refuse(s->request, err);
+  retire(s);
+}
+
+/* ---- the stem ------------------------------------------------------------------------------------------------- */
+
+static int
+send_orders(struct snapshot *s)
+{
+  for (struct order *order = s->orders; order; order = order->next) {
+    if (order->sent)
+      continue;
+    if (stem_order(s->stem, order->init_pidfd, order->status, order->descriptors) < 0)
+      return -1;
+    order->sent = true;
+    close_fd(&order->init_pidfd);
+    close_fd(&order->status);
+    close_fd(&order->descriptors);
+  }
+  return 0;
+}
+
+static int
+build_stem(struct snapshot *s, struct err *err)
+{
+  struct stem_plan plan = {.image = &s->image,
+                           .pages = s->pages,
+                           .root = s->root,
+                           .filter = filter_find(s->filter),
+                           .huge = s->memory_bytes >= ((uint64_t)64 << 20),
+                           .fault = s->fault};
+
+  if (stem_fork(&plan, s->region_start, s->region_length, &s->stem_pid, &s->stem, err) < 0)
+    return -1;
+  s->state = SNAPSHOT_BUILDING;
+  if (loop_add(s->stem, &s->stem_watch, EPOLLIN) < 0)
+    return err_step(err, RAMET_STEP_STEM_FORK, "watch the stem: %s", strerror(errno));
+  return 0;
+}
+
+static void
+tell_ready(struct snapshot *s)
+{
+  cleanup_writer struct writer writer = {0};
+  uint64_t now = loop_now();
+
+  put_u32(&writer, RAMET_TAG_SNAPSHOT, s->id);
+  put_u64(&writer, RAMET_TAG_PAUSE_NS, s->pause_ns);
+  put_u64(&writer, RAMET_TAG_MEMORY_BYTES, s->memory_bytes);
+  put_u64(&writer, RAMET_TAG_FILE_BYTES, s->file_bytes);
+  put_u32(&writer, RAMET_TAG_PROCESS_COUNT, s->image.process_count);
+  put_u64(&writer, RAMET_TAG_CAPTURE_NS, s->captured_at - s->asked_at);
+  put_u64(&writer, RAMET_TAG_STEM_NS, now - s->captured_at);
+  control_reply(RAMET_OK, s->request, &writer);
+  s->request = 0;
+}
+
+static void
+stem_lost(struct snapshot *s, int step, int error)
+{
+  struct err err;
+
+  end_stem(s);
+  if (s->request) {
+    errno = error;
+    err_step(&err, (enum ramet_step)step, "the stem: %s", strerror(error));
+    fail(s, &err);
+    return;
+  }
+  refuse_orders(s, step, error);
+}
+
+static void
+stem_ready(struct watch *watch, uint32_t events)
+{
+  struct snapshot *s = (struct snapshot *)(void *)((char *)watch - offsetof(struct snapshot, stem_watch));
+  struct pie_status status;
+  ssize_t got = recv(s->stem, &status, sizeof status, MSG_DONTWAIT);
+
+  (void)events;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    return;
+  if (got != sizeof status) {
+    stem_lost(s, RAMET_STEP_STEM_FORK, ESRCH);
+    return;
+  }
+  if (s->state == SNAPSHOT_BUILDING) {
+    if (status.step != 0) {
+      stem_lost(s, status.step, status.error);
+      return;
+    }
+    s->state = SNAPSHOT_READY;
+    if (s->request)
+      tell_ready(s);
+    if (send_orders(s) < 0)
+      stem_lost(s, RAMET_STEP_CHILD_CLONE, errno);
+    return;
+  }
+  if (!s->orders)
+    return;
+  uint64_t sandbox = s->orders->sandbox;
+  drop_order(s);
+  if (status.step != 0)
+    sandbox_fork_failed(sandbox, status.step, status.error);
+}
+
+static struct order *
+add_order(struct snapshot *s, uint64_t sandbox, int init_pidfd, int status, int descriptors)
+{
+  struct order *order = calloc(1, sizeof *order), **at = &s->orders;
+
+  if (!order)
+    return NULL;
+  *order = (struct order){.sandbox = sandbox, .status = status, .descriptors = descriptors};
+  order->init_pidfd = fcntl(init_pidfd, F_DUPFD_CLOEXEC, 3);
+  while (*at)
+    at = &(*at)->next;
+  *at = order;
+  return order;
+}
+
+int
+snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, int status, int descriptors, struct err *err)
+{
+  struct order *order = add_order(s, sandbox, init_pidfd, status, descriptors);
+
+  if (!order) {
+    close(status);
+    close(descriptors);
+    return err_code(err, "internal", "no memory for a fork");
+  }
+  /* A stem that was given up, or died: the image makes another. */
+  if (s->stem < 0 && build_stem(s, err) < 0)
+    return -1;
+  if (s->state == SNAPSHOT_READY && send_orders(s) < 0)
+    return err_step(err, RAMET_STEP_CHILD_CLONE, "order the child: %s", strerror(errno));
+  return 0;
+}
+
+/* ---- the tracer ----------------------------------------------------------------------------------------------- */
+
+static int
+read_captured(struct snapshot *s, struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct stat st, pages;
+  uint16_t tag;
+
+  while (attr_next(&walk, &tag, &value, err) > 0) {
+    uint64_t *out = tag == RAMET_TAG_PAUSE_NS       ? &s->pause_ns
+                    : tag == RAMET_TAG_MEMORY_BYTES ? &s->memory_bytes
+                    : tag == RAMET_TAG_FILE_BYTES   ? &s->file_bytes
+                                                    : NULL;
+    if (out && span_u64(value, out) < 0)
+      return err_code(err, "internal", "the tracer's answer is malformed");
+  }
+  s->description = frame_steal_fd(frame, 0);
+  s->pages = frame_steal_fd(frame, 1);
+  cleanup_fd int upper = frame_steal_fd(frame, 2);
+  if (upper < 0 || fstat(s->description, &st) < 0 || fstat(s->pages, &pages) < 0)
+    return err_code(err, "internal", "the tracer's answer lacks its files");
+  s->mapping_length = (size_t)st.st_size;
+  s->mapping = mmap(NULL, s->mapping_length, PROT_READ, MAP_PRIVATE, s->description, 0);
+  if (s->mapping == MAP_FAILED) {
+    s->mapping = NULL;
+    return err_step(err, RAMET_STEP_IMAGE, "map the image: %s", strerror(errno));
+  }
+  if (image_decode((struct span){s->mapping, (uint32_t)st.st_size}, (uint64_t)pages.st_size, &s->image, err) < 0)
+    return -1;
+  s->root = root_derive(s->base, steal_fd(&upper), err);
+  return s->root ? stem_find_region(&s->image, &s->region_start, &s->region_length, err) : -1;
+}
+
+static void
+read_refusal(const struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint32_t number;
+  uint16_t tag;
+
+  err_code(err, "internal", "the tracer failed");
+  while (attr_next(&walk, &tag, &value, &ignored) > 0) {
+    if (tag == RAMET_TAG_STEP && span_u32(value, &number) == 0)
+      err->step = (enum ramet_step)number;
+    else if (tag == RAMET_TAG_ERRNO && span_u32(value, &number) == 0)
+      err->number = (int)number;
+    else if (tag == RAMET_TAG_CODE && value.length < sizeof err->code)
+      memcpy(err->code, value.data, value.length), err->code[value.length] = 0;
+    else if (tag == RAMET_TAG_TEXT && value.length < sizeof err->text)
+      memcpy(err->text, value.data, value.length), err->text[value.length] = 0;
+  }
+}
+
+static void
+captured(struct snapshot *s, struct frame *frame)
+{
+  struct err err = {0};
+
+  close_watched(&s->tracer, &s->tracer_watch);
+  s->captured_at = loop_now();
+  s->state = SNAPSHOT_BUILDING;
+  if (frame->kind != RAMET_OK) {
+    read_refusal(frame, &err);
+    fail(s, &err);
+    return;
+  }
+  if (read_captured(s, frame, &err) < 0 || build_stem(s, &err) < 0)
+    fail(s, &err);
+}
+
+static void
+tracer_ready(struct watch *watch, uint32_t events)
+{
+  struct snapshot *s = (struct snapshot *)(void *)((char *)watch - offsetof(struct snapshot, tracer_watch));
+  struct frame frame;
+  struct err err = {0};
+
+  (void)events;
+  switch (frame_receive(s->tracer, receive_buffer, &frame, &err)) {
+  case FRAME_NONE:
+    return;
+  case FRAME_GOT:
+    captured(s, &frame);
+    frame_release(&frame);
+    return;
+  case FRAME_MALFORMED:
+  case FRAME_CLOSED:
+    break;
+  }
+  /* It died in the pause: what it left in the source's registers nobody knows. */
+  sandbox_damaged(s->source);
+  err_code(&err, "tracer_lost", "the tracer ended without a word; the sandbox was ended");
+  s->state = SNAPSHOT_BUILDING;
+  fail(s, &err);
+}
+
+static int
+fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
+{
+  static const char *targets[RAMET_BINDS_MAX];
+  struct capture_source source = {.init_pid = sandbox->pid,
+                                  .upper = sandbox->upper,
+                                  .bind_targets = targets,
+                                  .bind_count = root_targets(sandbox->root, targets),
+                                  .patience_ms = PATIENCE_MS,
+                                  .parent = s->parent ? &s->parent->image : NULL,
+                                  .region_start = sandbox->region_start,
+                                  .region_end = sandbox->region_end};
+  int pair[2];
+
+  memcpy(source.streams, sandbox->streams, sizeof source.streams);
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "socketpair: %s", strerror(errno));
+  long pid = sys_clone(0, NULL);
+  if (pid == 0)
+    capture_main(&source, s->fault, pair[1]);
+  int saved = errno;
+  close(pair[1]);
+  s->tracer = pair[0];
+  errno = saved;
+  if (pid < 0 || loop_add(s->tracer, &s->tracer_watch, EPOLLIN) < 0)
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "start the tracer: %s", strerror(errno));
+  s->tracer_pid = (int)pid;
+  return 0;
+}
+
+static int
+read_request(const struct frame *frame, uint64_t *sandbox, uint32_t *id, uint32_t *fault, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint16_t tag;
+  int more;
+
+  *sandbox = 0;
+  *id = *fault = 0;
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
+    int bad = tag == RAMET_TAG_SANDBOX    ? span_u64(value, sandbox)
+              : tag == RAMET_TAG_SNAPSHOT ? span_u32(value, id)
+              : tag == RAMET_TAG_FAULT    ? span_u32(value, fault)
+                                          : -1;
+    if (bad < 0)
+      return err_field(err, "payload", "tag %u of %u bytes does not belong into a snapshot", tag, value.length);
+  }
+  if (more < 0)
+    return -1;
+  if (*sandbox == 0)
+    return err_field(err, "sandbox", "is missing");
+  if (*id == 0 || find(*id))
+    return err_field(err, "snapshot", *id ? "this number is taken" : "is missing");
+  return 0;
+}
+
+int
+snapshot_take(const struct frame *frame, struct err *err)
+{
+  uint64_t id;
+  uint32_t number, fault;
+
+  if (read_request(frame, &id, &number, &fault, err) < 0)
+    return -1;
+  struct sandbox *sandbox = sandbox_find(id);
+  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->source == id && s->state == SNAPSHOT_CAPTURING)
+      return err_code(err, "busy", "a snapshot of this sandbox is being taken");
+  struct snapshot *s = calloc(1, sizeof *s);
+  if (!s)
+    return err_code(err, "internal", "no memory for a snapshot");
+  s->tracer_watch.ready = tracer_ready;
+  s->stem_watch.ready = stem_ready;
+  s->id = number;
+  s->fault = (enum ramet_step)fault;
+  s->filter = sandbox->filter;
+  s->request = frame->request;
+  s->source = id;
+  s->tracer = s->stem = s->description = s->pages = -1;
+  s->holders = 1;
+  s->base = root_hold(sandbox->root);
+  s->parent = sandbox->origin ? snapshot_hold(sandbox->origin) : NULL;
+  s->asked_at = loop_now();
+  s->next = snapshots;
+  snapshots = s;
+  if (fork_tracer(s, sandbox, err) == 0)
+    return 0;
+  retire(s);
+  return -1;
+}
+
+bool
+snapshot_reaped(int pid)
+{
+  for (struct snapshot *s = snapshots; s; s = s->next) {
+    if (s->tracer_pid == pid) {
+      s->tracer_pid = 0;
+      return true;
+    }
+    if (s->stem_pid == pid) {
+      s->stem_pid = 0;
+      return true;
+    }
+  }
+  return false;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Snapshots as core keeps them: image, page file, root, stem; and the forks that wait for a stem. */
+#ifndef RAMET_SNAPSHOT_H
+#define RAMET_SNAPSHOT_H
+
+#include "image.h"
+#include "loop.h"
+#include "rootfs.h"
+#include "sandbox.h"
+
+struct snapshot;
+
+/* SNAPSHOT: the answer comes later. */
+int snapshot_take(const struct frame *frame, struct err *err) MUST_CHECK;
+int snapshot_drop(uint64_t id, struct err *err) MUST_CHECK;
+struct snapshot *snapshot_find(uint32_t id);
+int snapshot_count(void);
+
+const struct image *snapshot_image(const struct snapshot *snapshot);
+struct root *snapshot_root(const struct snapshot *snapshot);
+uint32_t snapshot_filter(const struct snapshot *snapshot);
+/* What init needs of it. */
+int snapshot_description(const struct snapshot *snapshot);
+int snapshot_pages(const struct snapshot *snapshot);
+/* A sandbox that was forked from it needs its image for as long as it lives. */
+struct snapshot *snapshot_hold(struct snapshot *snapshot);
+void snapshot_release(struct snapshot *snapshot);
+void snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end);
+
+/* Orders the child of a sandbox; takes `status` and `descriptors`. When the stem refuses, sandbox_fork_failed(). */
+int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, int status, int descriptors,
+                   struct err *err) MUST_CHECK;
+
+/* SIGCHLD: true when the process was a tracer or a stem. */
+bool snapshot_reaped(int pid);
+
+#endif

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From an image to the restorer's tables. This runs in a fork of core, up to the jump into the region. */
+#define _GNU_SOURCE
+#include "stem.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "../pie/args.h"
+#include "log.h"
+#include "procfs.h"
+#include "syscalls.h"
+#include "title.h"
+
+#define STEM_STACK_BYTES 65536
+#define PARKING_BYTES (1u << 20)
+#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP)
+#define HUGE_PAGE ((uint64_t)2 << 20)
+
+/* glibc registers a restartable-sequence area for the thread core runs in; musl does not. */
+extern const ptrdiff_t __rseq_offset __attribute__((weak));
+extern const unsigned int __rseq_size __attribute__((weak));
+#define RSEQ_SIGNATURE_X86 0x53053053
+
+struct builder {
+  const struct stem_plan *plan;
+  const struct process_image *process;
+  struct pie_args *args;
+  uint8_t *at, *end; /* free part of the tables */
+  struct err *err;
+};
+
+static uint64_t
+page_up(uint64_t length)
+{
+  return (length + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
+}
+
+static uint64_t
+code_length(void)
+{
+  return page_up((uint64_t)(__stop_ramet_restorer - __start_ramet_restorer));
+}
+
+static uint64_t
+args_length(const struct process_image *process)
+{
+  return page_up(sizeof(struct pie_args) + process->thread_count * sizeof(struct pie_thread));
+}
+
+static uint64_t
+stacks_length(const struct process_image *process)
+{
+  return STEM_STACK_BYTES + (uint64_t)process->thread_count * (PIE_STACK_BYTES + ARCH_FRAME_BYTES);
+}
+
+static uint64_t
+tables_length(const struct process_image *p, const struct image *image, struct span filter)
+{
+  return page_up(p->mapping_count * (sizeof(struct pie_map) + sizeof(struct pie_protect)) +
+                 p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
+                 p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) * 4 +
+                 p->pending_count * sizeof(struct pie_pending) + p->cwd.length + p->auxv.length + filter.length +
+                 4096);
+}
+
+/* ---- the region ----------------------------------------------------------------------------------------------- */
+
+static bool
+overlaps_guest(const struct process_image *process, uint64_t start, uint64_t end)
+{
+  for (uint32_t i = 0; i < process->mapping_count; i++)
+    if (process->mappings[i].start < end && process->mappings[i].end > start)
+      return true;
+  return false;
+}
+
+static bool
+overlaps_own(const struct procmaps *maps, uint64_t start, uint64_t end)
+{
+  for (uint32_t i = 0; i < maps->count; i++)
+    if (maps->items[i].start < end && maps->items[i].end > start)
+      return true;
+  return false;
+}
+
+int
+stem_find_region(const struct image *image, uint64_t *start, uint64_t *length, struct err *err)
+{
+  const struct process_image *process = &image->processes[0];
+  const uint64_t step = (uint64_t)1 << 36;
+  struct procmaps own;
+  const struct span longest_filter = {NULL, RAMET_FILTER_BYTES_MAX};
+
+  *length = code_length() + args_length(process) + stacks_length(process) +
+            tables_length(process, image, longest_filter) + PARKING_BYTES;
+  if (procfs_maps(getpid(), &own, RAMET_STEP_STEM_REGION, err) < 0)
+    return -1;
+  *start = 0;
+  for (uint64_t at = (uint64_t)1 << 44; at < (uint64_t)0x7e << 40 && !*start; at += step)
+    if (!overlaps_guest(process, at, at + *length) && !overlaps_own(&own, at, at + *length))
+      *start = at;
+  procfs_maps_free(&own);
+  if (*start)
+    return 0;
+  errno = ENOMEM;
+  return err_step(err, RAMET_STEP_STEM_REGION, "no hole of %llu bytes in the guest's memory",
+                  (unsigned long long)*length);
+}
+
+static void *
+table(struct builder *b, size_t bytes, uint64_t *address)
+{
+  uint8_t *at = b->at;
+
+  b->at += (bytes + 15) & ~(size_t)15;
+  if (b->at > b->end)
+    _exit(EXIT_DEFECT); /* tables_length() is wrong */
+  *address = (uint64_t)(uintptr_t)at;
+  return at;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------- */
+
+struct opened {
+  struct span path;
+  int fd;
+};
+
+/* The same file backs several mappings in a row: text, data, relocated data. */
+static int
+open_backing(struct builder *b, struct span path, struct opened *last)
+{
+  char name[4096];
+
+  if (last->fd >= 0 && last->path.length == path.length && memcmp(last->path.data, path.data, path.length) == 0)
+    return last->fd;
+  memcpy(name, path.data, path.length);
+  name[path.length] = 0;
+  last->fd = root_open_file(b->plan->root, name, RAMET_STEP_STEM_FILES, b->err);
+  last->path = path;
+  return last->fd;
+}
+
+static void
+add_protect(struct builder *b, const struct image_mapping *mapping, bool filled)
+{
+  int32_t advice = mapping->flags & IMAGE_HUGE      ? MADV_HUGEPAGE
+                   : mapping->flags & IMAGE_NO_HUGE ? MADV_NOHUGEPAGE
+                                                    : -1;
+
+  if (mapping->flags & IMAGE_WIPEONFORK)
+    advice = MADV_WIPEONFORK;
+  if (advice < 0 && !filled)
+    return;
+  struct pie_protect *protects = (struct pie_protect *)(uintptr_t)b->args->protects;
+  protects[b->args->protect_count++] = (struct pie_protect){.start = mapping->start,
+                                                            .length = mapping->end - mapping->start,
+                                                            .protection = mapping->protection,
+                                                            .advice = advice};
+}
+
+static int
+add_mapping(struct builder *b, uint32_t i, struct opened *last)
+{
+  const struct image_mapping *mapping = &b->process->mappings[i];
+  uint32_t runs = b->process->first_run[i + 1] - b->process->first_run[i];
+  struct pie_map map = {.start = mapping->start,
+                        .length = mapping->end - mapping->start,
+                        .protection = mapping->protection,
+                        .flags = MAP_FIXED | MAP_NORESERVE | MAP_PRIVATE,
+                        .fd = -1};
+  bool writable = (mapping->protection & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE);
+
+  if (mapping->backing == IMAGE_SPECIAL)
+    return 0;
+  if (mapping->backing == IMAGE_ANONYMOUS) {
+    map.flags |= MAP_ANONYMOUS | (mapping->flags & IMAGE_GROWS_DOWN ? MAP_GROWSDOWN : 0);
+    map.huge = b->plan->huge && map.length >= HUGE_PAGE && runs;
+  } else {
+    map.fd = open_backing(b, b->process->paths[i], last);
+    if (map.fd < 0)
+      return -1;
+    map.offset = mapping->offset;
+    if (mapping->backing == IMAGE_SHARED_FILE)
+      map.flags = MAP_FIXED | MAP_NORESERVE | MAP_SHARED;
+  }
+  if (runs)
+    map.protection |= PROT_READ | PROT_WRITE;
+  struct pie_map *maps = (struct pie_map *)(uintptr_t)b->args->maps;
+  maps[b->args->map_count++] = map;
+  add_protect(b, mapping, runs && !writable);
+  return 0;
+}
+
+static int
+build_memory(struct builder *b)
+{
+  const struct process_image *p = b->process;
+  struct opened last = {.fd = -1};
+
+  table(b, p->mapping_count * sizeof(struct pie_map), &b->args->maps);
+  table(b, p->mapping_count * sizeof(struct pie_protect), &b->args->protects);
+  for (uint32_t i = 0; i < p->mapping_count; i++)
+    if (add_mapping(b, i, &last) < 0)
+      return -1;
+  struct pie_fill *fills = table(b, p->run_count * sizeof *fills, &b->args->fills);
+  for (uint32_t i = 0; i < p->run_count; i++)
+    fills[i] = (struct pie_fill){p->runs[i].address, p->runs[i].length, p->runs[i].offset};
+  b->args->fill_count = p->run_count;
+  return 0;
+}
+
+/* The kernel's own pages are moved to where the guest had them: its libc remembers addresses inside. */
+static int
+build_moves(struct builder *b, uint64_t park)
+{
+  struct procmaps own;
+
+  if (procfs_maps(getpid(), &own, RAMET_STEP_STEM_REGION, b->err) < 0)
+    return -1;
+  for (uint32_t i = 0; i < b->process->mapping_count; i++) {
+    const struct image_mapping *mapping = &b->process->mappings[i];
+    char name[64];
+    if (mapping->backing != IMAGE_SPECIAL)
+      continue;
+    snprintf(name, sizeof name, "%.*s", (int)b->process->paths[i].length, (const char *)b->process->paths[i].data);
+    const struct procmap *mine = procfs_find(&own, name);
+    if (!mine || mine->end - mine->start != mapping->end - mapping->start || b->args->move_count == PIE_MOVES_MAX) {
+      procfs_maps_free(&own);
+      return err_code(b->err, "other_kernel", "the image's %s is not this kernel's", name);
+    }
+    uint64_t length = mine->end - mine->start;
+    b->args->moves[b->args->move_count++] =
+        (struct pie_move){.from = mine->start, .length = length, .park = park, .to = mapping->start};
+    park += length;
+  }
+  procfs_maps_free(&own);
+  return 0;
+}
+
+static int
+build_mm(struct builder *b)
+{
+  const struct image_process *p = &b->process->process;
+  struct pie_mm *mm = &b->args->mm;
+  uint64_t auxv;
+
+  *mm = (struct pie_mm){.start_code = p->start_code,
+                        .end_code = p->end_code,
+                        .start_data = p->start_data,
+                        .end_data = p->end_data,
+                        .start_brk = p->start_brk,
+                        .brk = p->brk,
+                        .start_stack = p->start_stack,
+                        .arg_start = p->arg_start,
+                        .arg_end = p->arg_end,
+                        .env_start = p->env_start,
+                        .env_end = p->env_end,
+                        .auxv_size = b->process->auxv.length};
+  memcpy(table(b, b->process->auxv.length, &auxv), b->process->auxv.data, b->process->auxv.length);
+  mm->auxv = auxv;
+  mm->exe = root_open_file(b->plan->root, p->exe, RAMET_STEP_STEM_FILES, b->err);
+  return mm->exe < 0 ? -1 : 0;
+}
+
+/* ---- what a child restores ------------------------------------------------------------------------------------ */
+
+static void
+build_signals(struct builder *b)
+{
+  const struct process_image *p = b->process;
+  struct pie_signal *out = table(b, p->signal_count * sizeof *out, &b->args->signals);
+
+  for (uint32_t i = 0; i < p->signal_count; i++)
+    out[i] = (struct pie_signal){p->signals[i].number, p->signals[i].handler, p->signals[i].flags,
+                                 p->signals[i].restorer, p->signals[i].mask};
+  b->args->signal_count = p->signal_count;
+  struct pie_pending *pending = table(b, p->pending_count * sizeof *pending, &b->args->pending);
+  for (uint32_t i = 0; i < p->pending_count; i++) {
+    pending[i] = (struct pie_pending){.thread = p->pending[i].thread, .shared = p->pending[i].shared};
+    memcpy(pending[i].info, p->pending[i].info, sizeof pending[i].info);
+  }
+  b->args->pending_count = p->pending_count;
+}
+
+static int
+build_threads(struct builder *b, uint64_t stacks)
+{
+  const struct process_image *p = b->process;
+  struct pie_thread *threads = (struct pie_thread *)(void *)(b->args + 1);
+  int highest = 0;
+
+  b->args->threads = (uint64_t)(uintptr_t)threads;
+  b->args->thread_count = p->thread_count;
+  for (uint32_t i = 0; i < p->thread_count; i++) {
+    const struct image_thread *t = &p->threads[i];
+    uint64_t stack = stacks + STEM_STACK_BYTES + (uint64_t)i * (PIE_STACK_BYTES + ARCH_FRAME_BYTES);
+    uint64_t frame = stack + PIE_STACK_BYTES;
+    threads[i] = (struct pie_thread){.frame = frame,
+                                     .stack_top = stack + PIE_STACK_BYTES,
+                                     .fs_base = t->fs_base,
+                                     .gs_base = t->gs_base,
+                                     .rseq = t->rseq,
+                                     .robust_list = t->robust_list,
+                                     .tid_address = t->tid_address,
+                                     .stack_address = t->stack_address,
+                                     .stack_size = t->stack_size,
+                                     .stack_flags = t->stack_flags,
+                                     .rseq_length = t->rseq_length,
+                                     .rseq_signature = t->rseq_signature,
+                                     .tid = t->tid};
+    memcpy(threads[i].name, t->name, sizeof threads[i].name);
+    if (!arch_write_frame((uint8_t *)(uintptr_t)frame, frame, &t->registers, t->signal_mask, p->xstates[i],
+                          t->xstate_length))
+      return err_code(b->err, "other_processor", "a thread's state does not fit a signal frame");
+    if (t->tid > highest)
+      highest = t->tid;
+  }
+  b->args->passage_tid = highest + 1;
+  return 0;
+}
+
+static uint32_t
+description_index(const struct image *image, uint32_t id)
+{
+  for (uint32_t i = 0; i < image->description_count; i++)
+    if (image->descriptions[i].id == id)
+      return i;
+  return 0; /* image_decode() has checked that there is one */
+}
+
+/* Items are registered under the number that the epoll has in the guest. */
+static void
+build_epolls(struct builder *b)
+{
+  const struct image *image = b->plan->image;
+  struct pie_epoll *out = table(b, image->epoll_count * sizeof *out, &b->args->epolls);
+
+  for (uint32_t d = 0; d < image->description_count; d++)
+    for (uint32_t i = image->first_epoll[d]; i < image->first_epoll[d + 1]; i++)
+      for (uint32_t f = 0; f < b->process->fd_count; f++)
+        if (b->process->fds[f].description == image->descriptions[d].id) {
+          out[b->args->epoll_count++] = (struct pie_epoll){.epoll = b->process->fds[f].number,
+                                                           .target = image->epolls[i].target,
+                                                           .events = image->epolls[i].events,
+                                                           .data = image->epolls[i].data};
+          break;
+        }
+}
+
+static void
+build_descriptors(struct builder *b)
+{
+  const struct process_image *p = b->process;
+  struct pie_fd *out = table(b, p->fd_count * sizeof *out, &b->args->fds);
+  int highest = -1;
+
+  for (uint32_t i = 0; i < p->fd_count; i++) {
+    out[i] = (struct pie_fd){.number = p->fds[i].number,
+                             .description = description_index(b->plan->image, p->fds[i].description),
+                             .close_on_exec = p->fds[i].close_on_exec};
+    highest = p->fds[i].number;
+  }
+  b->args->fd_count = p->fd_count;
+  b->args->description_count = b->plan->image->description_count;
+  b->args->first_free = highest + 1;
+  build_epolls(b);
+}
+
+static void
+build_rest(struct builder *b)
+{
+  const struct image_process *p = &b->process->process;
+  struct pie_args *args = b->args;
+  char *cwd = table(b, b->process->cwd.length + 1, &args->cwd);
+
+  memcpy(table(b, sizeof p->exe, &args->exe), p->exe, sizeof p->exe);
+  memcpy(cwd, b->process->cwd.data, b->process->cwd.length);
+  cwd[b->process->cwd.length] = 0;
+  memcpy(table(b, b->plan->filter.length, &args->filter), b->plan->filter.data, b->plan->filter.length);
+  args->filter_length = (int32_t)(b->plan->filter.length / 8);
+  memcpy(args->rlimits, p->rlimits, sizeof args->rlimits);
+  memcpy(args->itimers, p->itimers, sizeof args->itimers);
+  args->umask = p->umask;
+  args->personality = p->personality;
+  args->no_thp = p->no_thp;
+  args->nice = p->nice;
+  if (&__rseq_offset && __rseq_size) {
+    args->own_rseq = (uint64_t)(uintptr_t)__builtin_thread_pointer() + (uint64_t)__rseq_offset;
+    args->own_rseq_length = __rseq_size < 32 ? 32 : __rseq_size;
+    args->own_rseq_signature = RSEQ_SIGNATURE_X86;
+  }
+}
+
+/* ---- the fork ------------------------------------------------------------------------------------------------- */
+
+static int
+make_region(struct builder *b, uint64_t region, uint64_t length)
+{
+  void *at = mmap((void *)(uintptr_t)region, length, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+  if (at != (void *)(uintptr_t)region)
+    return err_step(b->err, RAMET_STEP_STEM_REGION, "map the region: %s", strerror(errno));
+  memcpy(at, __start_ramet_restorer, (size_t)(__stop_ramet_restorer - __start_ramet_restorer));
+  if (mprotect(at, code_length(), PROT_READ | PROT_EXEC) < 0)
+    return err_step(b->err, RAMET_STEP_STEM_REGION, "protect the region: %s", strerror(errno));
+  return 0;
+}
+
+static int
+build(struct builder *b, uint64_t region, uint64_t length)
+{
+  const struct process_image *process = b->process;
+  uint64_t args = region + code_length();
+  uint64_t stacks = args + args_length(process);
+  uint64_t tables = stacks + stacks_length(process);
+
+  if (fault_here(RAMET_STEP_STEM_REGION, b->err) < 0 || make_region(b, region, length) < 0)
+    return -1;
+  b->args = (struct pie_args *)(uintptr_t)args;
+  b->args->region = region;
+  b->args->region_length = length;
+  b->args->kept_length = tables - region;
+  b->at = (uint8_t *)(uintptr_t)tables;
+  b->end = (uint8_t *)(uintptr_t)(region + length - PARKING_BYTES);
+  if (fault_here(RAMET_STEP_STEM_FILES, b->err) < 0 || build_memory(b) < 0 ||
+      build_moves(b, region + length - PARKING_BYTES) < 0 || build_mm(b) < 0 || build_threads(b, stacks) < 0)
+    return -1;
+  build_signals(b);
+  build_descriptors(b);
+  build_rest(b);
+  return 0;
+}
+
+static void
+jump(struct pie_args *args, uint64_t stack_top)
+{
+  uint64_t entry = args->region + (uint64_t)((const uint8_t *)(uintptr_t)&pie_stem - __start_ramet_restorer);
+
+  __asm__ volatile("mov %0, %%rsp\n\txor %%ebp, %%ebp\n\tmov %1, %%rdi\n\tcall *%2\n\thlt" ::"r"(stack_top),
+                   "r"(args), "r"(entry)
+                   : "memory", "rdi");
+}
+
+static void
+become_stem(const struct stem_plan *plan, uint64_t region, uint64_t length, int control)
+{
+  struct err err = {0};
+  struct builder b = {.plan = plan, .process = &plan->image->processes[0], .err = &err};
+
+  title_set("ramet-stem");
+  fault_arm(plan->fault);
+  if (build(&b, region, length) < 0) {
+    log_err("stem_failed", &err);
+    struct pie_status failed = {.step = (int32_t)err.step, .error = err.number ? err.number : EINVAL};
+    if (write(control, &failed, sizeof failed) < 0)
+      _exit(EXIT_DEFECT);
+    _exit(EXIT_SYSTEM);
+  }
+  b.args->control = control;
+  b.args->pages = plan->pages;
+  b.args->own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+  uint64_t stacks = region + code_length() + args_length(b.process);
+  jump(b.args, stacks + STEM_STACK_BYTES - 64);
+}
+
+int
+stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_length, int *pid, int *control,
+          struct err *err)
+{
+  int pair[2];
+
+  fault_arm(plan->fault);
+  int faulted = fault_here(RAMET_STEP_STEM_FORK, err);
+  fault_arm(RAMET_STEP_NONE);
+  if (faulted < 0)
+    return -1;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return err_step(err, RAMET_STEP_STEM_FORK, "socketpair: %s", strerror(errno));
+  long child = sys_clone(0, NULL);
+  if (child == 0)
+    become_stem(plan, region, region_length, pair[1]);
+  int saved = errno;
+  close(pair[1]);
+  errno = saved;
+  if (child < 0) {
+    close(pair[0]);
+    return err_step(err, RAMET_STEP_STEM_FORK, "clone: %s", strerror(errno));
+  }
+  *pid = (int)child;
+  *control = pair[0];
+  return 0;
+}
+
+int
+stem_order(int control, int init_pidfd, int status, int descriptors)
+{
+  union {
+    struct cmsghdr align;
+    uint8_t bytes[CMSG_SPACE(sizeof(int) * PIE_SPAWN_FDS)];
+  } space;
+  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors};
+  struct pie_spawn order = {.namespaces = NAMESPACES};
+  struct iovec iov = {&order, sizeof order};
+  struct msghdr message = {
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
+
+  memset(&space, 0, sizeof space);
+  struct cmsghdr *c = &space.align;
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof fds);
+  memcpy(CMSG_DATA(c), fds, sizeof fds);
+  return sendmsg(control, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
