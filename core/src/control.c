@@ -256,6 +256,8 @@ handle_simple(struct frame *frame, struct err *err)
   }
 }
 
+static void refuse_frame(uint64_t request, const struct err *err);
+
 static bool
 takes_nothing(uint16_t kind)
 {
@@ -270,7 +272,7 @@ handle(struct frame *frame)
 
   if (takes_nothing(frame->kind) && frame->payload.length) {
     err_field(&err, "payload", "request %u carries nothing", frame->kind);
-    control_refuse(frame->request, &err);
+    refuse_frame(frame->request, &err);
     return;
   }
   switch (frame->kind) {
@@ -398,7 +400,7 @@ connection_ready(struct watch *watch, uint32_t events)
   bool first = !greeted;
   handle(&frame);
   frame_release(&frame);
-  if (first) {
+  if (first && greeted) {
     deadline_clear(&grace);
     flush();
   }

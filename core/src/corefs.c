@@ -81,6 +81,18 @@ fill_dev(int dev, struct err *err)
   return 0;
 }
 
+/* The nodes are the host's: whoever may write to a device may also set its times, unless the mount forbids it. The
+ * device itself is written to all the same. */
+static int
+seal_node(int node, struct err *err)
+{
+  struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC};
+
+  if (sys_mount_setattr(node, "", AT_EMPTY_PATH, &attr) < 0)
+    return err_step(err, RAMET_STEP_CORE_DEV, "make a device's node read-only: %s", strerror(errno));
+  return 0;
+}
+
 static int
 open_host_devices(int nodes[DEVICE_COUNT], struct err *err)
 {
@@ -91,7 +103,7 @@ open_host_devices(int nodes[DEVICE_COUNT], struct err *err)
   for (size_t i = 0; i < DEVICE_COUNT; i++) {
     snprintf(path, sizeof path, "/dev/%s", device_nodes[i]);
     nodes[i] = tree_clone(AT_FDCWD, path, RAMET_STEP_CORE_DEV, err);
-    if (nodes[i] < 0)
+    if (nodes[i] < 0 || seal_node(nodes[i], err) < 0)
       return -1;
   }
   return 0;

@@ -198,6 +198,8 @@ require(const struct plan *plan, enum plan_use use, struct err *err)
 {
   if (plan->sandbox == 0)
     return err_field(err, "sandbox", "is missing");
+  if (use == PLAN_CREATE && plan->for_a_command && !plan->snapshot)
+    return err_field(err, "snapshot", "is missing: only a fork takes a command's number and streams");
   if (plan->snapshot && plan->root)
     return err_field(err, "root", "a snapshot brings its own");
   if (use != PLAN_SPAWN && plan->root == 0 && plan->snapshot == 0)
@@ -232,6 +234,8 @@ plan_decode(struct span payload, enum plan_use use, bool from_core, int fd_count
     if (!tag_repeats(tag) && (seen[tag / 8] & (1u << (tag % 8))))
       return err_field(err, "payload", "tag %u occurs twice", tag);
     seen[tag / 8] |= (uint8_t)(1u << (tag % 8));
+    if (tag >= RAMET_TAG_COMMAND && tag <= RAMET_TAG_STDERR)
+      plan->for_a_command = true;
     if (decode_one(plan, tag, value, fd_count, err) < 0)
       return -1;
   }

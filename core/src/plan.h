@@ -45,6 +45,7 @@ struct plan {
   enum ramet_step fault;
   struct span record;
   struct command command;
+  bool for_a_command; /* a tag of a command occurred */
   /* added by core for init */
   struct span filter_program;
   struct span targets[RAMET_BINDS_MAX];
