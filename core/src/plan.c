@@ -106,7 +106,9 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
   case RAMET_TAG_FILTER:
     return decode_u32(value, "filter", &plan->filter, err);
   case RAMET_TAG_SNAPSHOT:
-    return decode_u32(value, "snapshot", &plan->snapshot, err);
+    return span_u32(value, &plan->snapshot) < 0 || plan->snapshot == 0
+               ? err_field(err, "snapshot", "needs a number above 0")
+               : 0;
   case RAMET_TAG_HOSTNAME:
     return decode_hostname(plan, value, err);
   case RAMET_TAG_DISK_BYTES:
