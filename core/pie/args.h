@@ -13,7 +13,7 @@
 #define PIE_FRAME_BYTES 16384
 #define PIE_MOVES_MAX 8
 #define PIE_FDS_AT_ONCE 128
-#define PIE_SPAWN_FDS 3
+#define PIE_SPAWN_FDS 4
 
 /* Kernel objects of the stem stand above every number that the guest uses. */
 struct pie_map {
@@ -76,9 +76,9 @@ struct pie_mm {
 };
 
 /* What a stem is told for each child; the descriptors that come along are init's pidfd, the child's status socket,
- * and the socket by which init hands descriptors to the child. */
+ * the socket by which init hands descriptors to the child, and the nursery of its parked twin. */
 struct pie_spawn {
-  uint32_t zero;
+  uint32_t park;
   uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
 };
 
@@ -111,6 +111,9 @@ struct pie_args {
   uint64_t filter;
   /* of a child, at work */
   volatile uint32_t waiting, go, confined, leave;
+  uint32_t parked, zero1;
+  /* of a stem that was forked from a twin: what its memory still holds of the restorer before */
+  uint64_t old_region, old_length;
   int32_t status;
   int32_t received[4096];
 };
@@ -123,5 +126,7 @@ _Static_assert(sizeof(struct pie_mm) == 104, "struct prctl_mm_map");
 extern const uint8_t __start_ramet_restorer[], __stop_ramet_restorer[];
 /* Its entry: never returns. `stack` is inside the region. */
 void pie_stem(struct pie_args *args) __attribute__((noreturn));
+/* The entry of a process that has the guest's memory already: a fork of a parked twin. */
+void pie_adopted(struct pie_args *args) __attribute__((noreturn));
 
 #endif

@@ -5,6 +5,8 @@
  *   pie_stem    gives up core's memory, maps and fills the guest's, then waits for orders; never runs the guest
  *   order       enter the sandbox's pid namespace, clone a passage that shares memory, which forks the child with
  *               its old pid and exits: so the child's parent is the sandbox's init
+ *   parked      the same with a twin: the stem forks the twin, and the passage's child shares the twin's memory.
+ *               The twin stays behind, stopped by ptrace for ever: a live fork is a fork of it that copies no page
  *   child       descriptors from init, namespaces, threads with their old tids; capabilities, no_new_privs, seccomp
  *               last; rt_sigreturn
  *
@@ -147,6 +149,10 @@ describe_memory(struct pie_args *args)
   if (args->no_thp)
     SYS5(SYS_prctl, PR_SET_THP_DISABLE, 1, 0, 0, 0);
 }
+
+/* Numbers of descriptors that a twin keeps. */
+#define TWIN_NURSERY 0
+#define TWIN_PIDNS 1
 
 /* Only the socket, the page file and the own pid namespace stay, right above every number of the guest's. */
 PIE_INLINE void
@@ -412,6 +418,12 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   confine_thread(args);
   meet(&args->confined, &args->leave);
   if (first) {
+    /* Not before the twin stands still: what shares its memory may not run while it does. */
+    if (args->parked) {
+      uint8_t byte;
+      if (SYS6(SYS_recvfrom, args->status, &byte, 1, 0, 0, 0) != 1)
+        SYS1(SYS_exit_group, 111);
+    }
     pie_report(args->status, 0, 0, 0);
     SYS1(SYS_close, args->status);
     SYS2(SYS_munmap, args->region + args->kept_length, args->region_length - args->kept_length);
@@ -486,60 +498,186 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
 
 /* ---- orders --------------------------------------------------------------------------------------------------- */
 
-/* Runs in the passage, which shares the stem's memory while the stem sleeps (CLONE_VFORK). */
-PIE_INLINE long
-fork_child(struct pie_args *args, int32_t *fds, uint32_t namespaces)
+PIE_INLINE void
+clear_clone(struct clone_args *clone)
 {
-  struct clone_args clone;
-  int32_t tid = ((struct pie_thread *)args->threads)->tid;
+  for (uint32_t i = 0; i < sizeof *clone / 8; i++)
+    ((volatile uint64_t *)(void *)clone)[i] = 0;
+}
 
-  for (uint32_t i = 0; i < sizeof clone / 8; i++)
-    ((volatile uint64_t *)(void *)&clone)[i] = 0;
+PIE_CODE static __attribute__((noinline, noreturn, used)) void
+pie_parked_entry(struct pie_args *args, int32_t *fds)
+{
+  pie_child(args, fds[0], fds[1], fds[2], (uint32_t)fds[4]);
+}
+
+/* Runs in the passage, which shares its maker's memory while that sleeps (CLONE_VFORK). */
+PIE_INLINE long
+clone_child(struct pie_args *args, int32_t *fds, int share)
+{
+  struct pie_thread *thread = (struct pie_thread *)args->threads;
+  struct clone_args clone;
+  int32_t tid = thread->tid;
+  long pid;
+
+  clear_clone(&clone);
   clone.exit_signal = 17; /* SIGCHLD */
   clone.set_tid = (uint64_t)&tid;
   clone.set_tid_size = 1;
-  long pid = SYS2(SYS_clone3, &clone, sizeof clone);
-  if (pid == 0)
-    pie_child(args, fds[0], fds[1], fds[2], namespaces);
+  if (!share) {
+    pid = SYS2(SYS_clone3, &clone, sizeof clone);
+    if (pid == 0)
+      pie_child(args, fds[0], fds[1], fds[2], (uint32_t)fds[4]);
+    return pid;
+  }
+  clone.flags = CLONE_VM;
+  clone.stack = thread->stack_top - PIE_STACK_BYTES;
+  clone.stack_size = PIE_STACK_BYTES - 64;
+  register struct pie_args *r12 __asm__("r12") = args;
+  register int32_t *r13 __asm__("r13") = fds;
+  __asm__ volatile("syscall\n\t"
+                   "test %%rax, %%rax\n\t"
+                   "jnz 1f\n\t"
+                   "xor %%ebp, %%ebp\n\t"
+                   "mov %%r12, %%rdi\n\t"
+                   "mov %%r13, %%rsi\n\t"
+                   "call pie_parked_entry\n\t"
+                   "hlt\n"
+                   "1:"
+                   : "=a"(pid)
+                   : "a"(SYS_clone3), "D"(&clone), "S"(sizeof clone), "r"(r12), "r"(r13)
+                   : "rcx", "r11", "memory");
   return pid;
 }
 
-PIE_INLINE long
-clone_passage(struct pie_args *args)
+/* The child as init's: made by a passage inside the pid namespace, which exits at once. Its number, or an error. */
+PIE_CODE static __attribute__((noinline)) long
+pie_place(struct pie_args *args, int32_t *fds, int share, int *step)
 {
   struct clone_args clone;
   int32_t tid = args->passage_tid;
+  volatile long pid = 0;
 
-  for (uint32_t i = 0; i < sizeof clone / 8; i++)
-    ((volatile uint64_t *)(void *)&clone)[i] = 0;
+  *step = RAMET_STEP_CHILD_PIDNS;
+  long result = SYS2(SYS_setns, fds[0], CLONE_NEWPID);
+  if (result < 0)
+    return result;
+  *step = RAMET_STEP_CHILD_CLONE;
+  clear_clone(&clone);
   clone.flags = CLONE_VM | CLONE_VFORK;
   clone.set_tid = (uint64_t)&tid;
   clone.set_tid_size = 1;
-  return SYS2(SYS_clone3, &clone, sizeof clone);
-}
-
-PIE_CODE static __attribute__((noinline)) void
-pie_order(struct pie_args *args, int32_t *fds, uint32_t namespaces)
-{
-  volatile long pid = 0;
-  long result = SYS2(SYS_setns, fds[0], CLONE_NEWPID);
-
-  if (result < 0) {
-    pie_report(args->control, RAMET_STEP_CHILD_PIDNS, result, 0);
-    return;
-  }
-  long passage = clone_passage(args);
+  long passage = SYS2(SYS_clone3, &clone, sizeof clone);
   if (passage == 0) {
-    pid = fork_child(args, fds, namespaces);
+    pid = clone_child(args, fds, share);
     for (;;)
       SYS1(SYS_exit, 0);
   }
   if (passage > 0)
     SYS4(SYS_wait4, passage, 0, __WALL, 0);
-  if (passage < 0 || pid < 0)
-    pie_report(args->control, RAMET_STEP_CHILD_CLONE, passage < 0 ? passage : pid, 0);
+  /* Else the stem would keep the namespace of its last child's sandbox alive, and a twin fork into it. */
+  SYS2(SYS_setns, args->own_pidns, CLONE_NEWPID);
+  return passage < 0 ? passage : pid;
+}
+
+/* The twin's whole life of its own: places the child, keeps two descriptors, asks to be traced, and stops. What it
+ * ever executes afterwards core puts before it, while the child stands still. */
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_twin(struct pie_args *args, int32_t *fds)
+{
+  int step;
+
+  args->parked = 1;
+  SYS2(SYS_prctl, PR_SET_PDEATHSIG, 9 /* SIGKILL */);
+  long pid = pie_place(args, fds, 1, &step);
+  long nursery = SYS3(SYS_fcntl, fds[3], F_DUPFD_CLOEXEC, args->first_free + 16);
+  SYS3(SYS_dup3, args->own_pidns, TWIN_PIDNS, O_CLOEXEC);
+  SYS3(SYS_dup3, nursery, TWIN_NURSERY, O_CLOEXEC);
+  SYS3(SYS_close_range, 2, (uint32_t)-1, 0);
+  if (pid < 0) {
+    pie_report(TWIN_NURSERY, step, pid, 0);
+    for (;;)
+      SYS1(SYS_exit_group, 111);
+  }
+  pie_report(TWIN_NURSERY, 0, 0, SYS0(SYS_getpid));
+  SYS4(SYS_ptrace, 0 /* PTRACE_TRACEME */, 0, 0, 0);
+  for (;;)
+    SYS2(SYS_kill, SYS0(SYS_getpid), 19 /* SIGSTOP */);
+}
+
+PIE_INLINE long
+fork_twin(struct pie_args *args, int32_t *fds)
+{
+  struct clone_args clone;
+
+  clear_clone(&clone);
+  clone.flags = CLONE_PARENT;
+  long pid = SYS2(SYS_clone3, &clone, sizeof clone);
+  if (pid == 0)
+    pie_twin(args, fds);
+  return pid;
+}
+
+PIE_CODE static __attribute__((noinline)) void
+pie_order(struct pie_args *args, int32_t *fds, uint32_t park)
+{
+  int step = RAMET_STEP_CHILD_CLONE;
+  long pid = park ? fork_twin(args, fds) : pie_place(args, fds, 0, &step);
+
+  if (pid < 0)
+    pie_report(args->control, step, pid, 0);
   else
     pie_report(args->control, 0, 0, pid);
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_serve(struct pie_args *args)
+{
+  pie_report(args->control, 0, 0, SYS0(SYS_getpid));
+  for (;;) {
+    struct pie_spawn order;
+    int32_t fds[PIE_SPAWN_FDS + 1];
+    long got = pie_receive(args->control, &order, sizeof order, fds, PIE_SPAWN_FDS);
+    if (got != PIE_SPAWN_FDS)
+      for (;;)
+        SYS1(SYS_exit_group, 0);
+    for (int i = 0; i < PIE_SPAWN_FDS; i++) {
+      long high = SYS3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, args->first_free);
+      if (fds[i] < args->first_free)
+        SYS1(SYS_close, fds[i]);
+      fds[i] = (int32_t)high;
+    }
+    fds[PIE_SPAWN_FDS] = (int32_t)order.namespaces;
+    pie_order(args, fds, order.park);
+    for (int i = 0; i < PIE_SPAWN_FDS; i++)
+      SYS1(SYS_close, fds[i]);
+  }
+}
+
+/* The nursery is shared with the twin and with its other forks: the first message on it is a socket for this one. */
+PIE_CODE __attribute__((noreturn)) void
+pie_adopted(struct pie_args *args)
+{
+  uint64_t all = MASK_ALL;
+  struct pie_signal none;
+  uint8_t byte;
+  int32_t control;
+
+  SYS4(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, 0, 8);
+  SYS2(SYS_munmap, args->old_region, args->old_length);
+  none.handler = none.flags = none.restorer = none.mask = 0;
+  for (int number = 1; number <= 64; number++)
+    SYS4(SYS_rt_sigaction, number, &none.handler, 0, 8);
+  struct pie_signal *signal = (struct pie_signal *)args->signals;
+  for (uint32_t i = 0; i < args->signal_count; i++, signal++)
+    SYS4(SYS_rt_sigaction, signal->number, &signal->handler, 0, 8);
+  if (pie_receive(TWIN_NURSERY, &byte, 1, &control, 1) != 1)
+    for (;;)
+      SYS1(SYS_exit_group, 111);
+  args->control = args->pages = control;
+  args->own_pidns = TWIN_PIDNS;
+  keep_descriptors(args);
+  pie_serve(args);
 }
 
 PIE_CODE __attribute__((noreturn)) void
@@ -554,24 +692,5 @@ pie_stem(struct pie_args *args)
   protect_memory(args);
   describe_memory(args);
   keep_descriptors(args);
-  pie_report(args->control, 0, 0, SYS0(SYS_getpid));
-  for (;;) {
-    struct pie_spawn order;
-    int32_t fds[PIE_SPAWN_FDS];
-    long got = pie_receive(args->control, &order, sizeof order, fds, PIE_SPAWN_FDS);
-    if (got != PIE_SPAWN_FDS)
-      for (;;)
-        SYS1(SYS_exit_group, 0);
-    for (int i = 0; i < PIE_SPAWN_FDS; i++) {
-      long high = SYS3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, args->first_free);
-      if (fds[i] < args->first_free)
-        SYS1(SYS_close, fds[i]);
-      fds[i] = (int32_t)high;
-    }
-    pie_order(args, fds, order.namespaces);
-    /* Else the stem would keep the namespace of its last child's sandbox alive. */
-    SYS2(SYS_setns, args->own_pidns, CLONE_NEWPID);
-    for (int i = 0; i < PIE_SPAWN_FDS; i++)
-      SYS1(SYS_close, fds[i]);
-  }
+  pie_serve(args);
 }

@@ -241,7 +241,7 @@ answer(int channel, const struct capture *capture, int upper, const struct treec
 void
 capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
 {
-  struct capture capture = {.source = source, .memory = -1, .pages = -1};
+  struct capture capture = {.source = source, .memory = -1, .pages = -1, .channel = channel};
   struct treecopy_count count = {0};
   struct err err = {0};
   int upper = -1;

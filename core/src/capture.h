@@ -15,6 +15,7 @@ struct capture_source {
   const char *const *bind_targets;      /* absolute paths inside */
   int bind_count;
   unsigned patience_ms;
+  pid_t twin;                            /* parked, or 0 */
   const struct image *parent;            /* of which the source is a fork, or NULL */
   uint64_t region_start, region_end;    /* the restorer's, when the source was forked itself */
 };
@@ -30,6 +31,8 @@ struct capture {
   uint64_t syscall_address;
   int memory;         /* /proc/PID/mem */
   int helper, twin;   /* 0: none */
+  bool parked;        /* the twin is a fork of the parked one: core's, not the tracer's */
+  int channel;        /* to core */
   struct tracee twin_thread;
   char *status;
   int pages;          /* the page file */

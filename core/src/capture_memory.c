@@ -5,6 +5,8 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/kcmp.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +56,38 @@ reap_helper(struct capture *capture, long inside, struct err *err)
   return 0;
 }
 
+/* The parked twin has the same memory unless the guest has called exec since. Core traces it, so core forks it. */
+static bool
+ask_for_parked(struct capture *capture)
+{
+  cleanup_writer struct writer writer = {0};
+  cleanup_free uint8_t *buffer = malloc(RAMET_FRAME_BYTES);
+  struct frame frame;
+  struct err ignored;
+  struct attr_walk walk;
+  struct span value;
+  uint32_t pid = 0;
+  uint16_t tag;
+  struct pollfd polled = {capture->channel, POLLIN, 0};
+
+  if (!capture->source->twin || !buffer ||
+      syscall(SYS_kcmp, capture->pid, capture->source->twin, KCMP_VM, 0, 0) != 0)
+    return false;
+  put_u64(&writer, RAMET_TAG_ADDRESS, capture->syscall_address);
+  if (frame_send(capture->channel, RAMET_TRACER_TWIN, 0, &writer, NULL, 0) < 0)
+    return false;
+  while (poll(&polled, 1, -1) < 0 && errno == EINTR)
+    continue;
+  if (frame_receive(capture->channel, buffer, &frame, &ignored) != FRAME_GOT)
+    return false;
+  walk.rest = frame.payload;
+  if (frame.kind == RAMET_OK && attr_next(&walk, &tag, &value, &ignored) == 1 && span_u32(value, &pid) == 0)
+    capture->twin = (int)pid;
+  frame_release(&frame);
+  capture->parked = capture->twin > 0;
+  return capture->parked;
+}
+
 /* A fork of the guest would be its child, or with CLONE_PARENT its parent's: known to somebody who waits. So the
  * guest clones a helper that shares its memory and sends no signal; the helper clones the twin and dies, and the
  * twin is init's. Descriptors are shared, not copied: else the twin would hold ends of pipes open. */
@@ -64,6 +98,8 @@ capture_twin(struct capture *capture, struct err *err)
   struct err second;
   long inside = 0, twin_inside;
 
+  if (ask_for_parked(capture))
+    return 0;
   if (fault_here(RAMET_STEP_FROZEN_TWIN, err) < 0)
     return -1;
   if (trace_clone(&capture->threads[0], capture->syscall_address, CLONE_VM | CLONE_FILES | CLONE_FS,
@@ -83,7 +119,7 @@ capture_twin(struct capture *capture, struct err *err)
 void
 capture_drop_twin(struct capture *capture)
 {
-  if (capture->twin > 0)
+  if (capture->twin > 0 && !capture->parked)
     trace_kill(capture->twin);
   capture->twin = 0;
 }
@@ -348,13 +384,33 @@ put_mapping(struct capture *capture, struct scan *scan, struct flag_reader *flag
   if (wants_all_pages(map))
     record.mapping.backing = IMAGE_ANONYMOUS;
   put_bytes(&capture->description, IMAGE_TAG_MAPPING, &record, sizeof record.mapping + length);
-  if (record.mapping.backing == IMAGE_SPECIAL || record.mapping.backing == IMAGE_SHARED_FILE)
+  if (!scan || record.mapping.backing == IMAGE_SPECIAL || record.mapping.backing == IMAGE_SHARED_FILE)
     return 0;
   if (wants_all_pages(map))
     return put_run(capture, scan->memory, map->start, map->end, err);
   if (map->shared)
     return 0; /* kept by capture_shared(), in the pause */
   return put_written(capture, scan, map, err);
+}
+
+static bool
+is_guests(const struct capture *capture, const struct procmap *map)
+{
+  return strcmp(map->name, "[vsyscall]") != 0 &&
+         (map->start >= capture->source->region_end || map->end <= capture->source->region_start);
+}
+
+/* The copy of a parked twin has the pages: the image says only what is mapped where. */
+static int
+put_layout(struct capture *capture, struct err *err)
+{
+  struct flag_reader no_flags = {NULL, NULL};
+
+  for (uint32_t i = 0; i < capture->maps.count; i++)
+    if (is_guests(capture, &capture->maps.items[i]) &&
+        put_mapping(capture, NULL, &no_flags, &capture->maps.items[i], err) < 0)
+      return -1;
+  return 0;
 }
 
 int
@@ -365,6 +421,8 @@ capture_pages(struct capture *capture, struct err *err)
 
   if (fault_here(RAMET_STEP_PAGES, err) < 0 || setup_bounce(err) < 0)
     return -1;
+  if (capture->parked)
+    return put_layout(capture, err);
   snprintf(path, sizeof path, "/proc/%d/pagemap", capture->twin);
   cleanup_fd int pagemap = open(path, O_RDONLY | O_CLOEXEC);
   snprintf(path, sizeof path, "/proc/%d/mem", capture->twin);
@@ -378,8 +436,7 @@ capture_pages(struct capture *capture, struct err *err)
   struct flag_reader flags = {smaps, smaps};
   for (uint32_t i = 0; i < capture->maps.count; i++) {
     const struct procmap *map = &capture->maps.items[i];
-    if (strcmp(map->name, "[vsyscall]") == 0 ||
-        (map->start < capture->source->region_end && map->end > capture->source->region_start))
+    if (!is_guests(capture, map))
       continue;
     if (put_mapping(capture, &scan, &flags, map, err) < 0)
       return -1;

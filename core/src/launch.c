@@ -166,7 +166,7 @@ core_stage(const struct serve_options *options, char **argv, int go[2], int read
   if (read(go[0], &mapped, 1) != 1 || mapped != 'M')
     _exit(EXIT_SYSTEM);
   close(go[0]);
-  if (take_ids(&err) == 0) {
+  if (take_ids(&err) == 0 && fault_here(RAMET_STEP_RUN_CORE, &err) == 0) {
     run_core(options, argv, program, ready[1]);
     err_step(&err, RAMET_STEP_RUN_CORE, "execute the program again: %s", strerror(errno));
   }

@@ -20,6 +20,7 @@
 #include "rootfs.h"
 #include "snapshot.h"
 #include "syscalls.h"
+#include "twin.h"
 
 /* A process in uninterruptible sleep ignores SIGKILL. Its sandbox's result is told after this long all the same. */
 #define LINGER_NS 5000000000u
@@ -121,6 +122,14 @@ close_status(struct sandbox *sandbox)
   close_fd(&sandbox->status_socket);
 }
 
+void
+sandbox_lose_twin(struct sandbox *sandbox)
+{
+  twin_kill(sandbox->twin);
+  sandbox->twin = 0;
+  close_fd(&sandbox->nursery);
+}
+
 static void
 sandbox_free(struct sandbox *sandbox)
 {
@@ -136,6 +145,7 @@ sandbox_free(struct sandbox *sandbox)
   close_channel(sandbox);
   close_fd(&sandbox->pidfd);
   close_status(sandbox);
+  sandbox_lose_twin(sandbox);
   close_fd(&sandbox->upper);
   if (sandbox->root)
     root_release(sandbox->root);
@@ -232,7 +242,7 @@ sandbox_alloc(struct err *err)
   sandbox->watch.ready = channel_ready;
   sandbox->deadline.fire = deadline_fired;
   sandbox->status_watch.ready = status_ready;
-  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = -1;
+  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
   sandbox->next = all;
   if (all)
     all->previous = sandbox;
@@ -333,6 +343,7 @@ tell_refused(struct sandbox *sandbox, const struct err *err)
 static void
 end(struct sandbox *sandbox)
 {
+  sandbox_lose_twin(sandbox);
   if (sandbox->state == SANDBOX_BORN && !sandbox->id)
     prepare_failures++;
   drop_waiting(sandbox);
@@ -354,6 +365,7 @@ end_because(struct sandbox *sandbox, enum ramet_reason reason)
 /* What a fork's init gets behind the mounts. */
 struct fork_ends {
   int status, descriptors; /* the child's */
+  int nursery;             /* the twin's */
   int init;                /* init's end, over which it hands descriptors to the child */
 };
 
@@ -390,7 +402,7 @@ send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root,
 static int
 open_fork_ends(struct sandbox *sandbox, struct fork_ends *ends, struct err *err)
 {
-  int status[2], descriptors[2];
+  int status[2], descriptors[2], nursery[2];
 
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) < 0)
     return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
@@ -401,6 +413,10 @@ open_fork_ends(struct sandbox *sandbox, struct fork_ends *ends, struct err *err)
     return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
   ends->init = descriptors[0];
   ends->descriptors = descriptors[1];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, nursery) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
+  sandbox->nursery = nursery[0];
+  ends->nursery = nursery[1];
   return 0;
 }
 
@@ -418,9 +434,11 @@ note_streams(struct sandbox *sandbox, const struct command *command, const int *
 static int
 order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *ends, struct err *err)
 {
-  int status = steal_fd(&ends->status), descriptors = steal_fd(&ends->descriptors);
+  struct spawn_ends spawn = {.status = steal_fd(&ends->status),
+                             .descriptors = steal_fd(&ends->descriptors),
+                             .nursery = steal_fd(&ends->nursery)};
 
-  return snapshot_spawn(snapshot_find(plan->snapshot), sandbox->id, sandbox->pidfd, status, descriptors, err);
+  return snapshot_spawn(snapshot_find(plan->snapshot), sandbox->id, sandbox->pidfd, &spawn, err);
 }
 
 static int
@@ -445,7 +463,7 @@ static int
 send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct root *root,
            struct root_mounts *mounts, struct err *err)
 {
-  struct fork_ends ends = {-1, -1, -1};
+  struct fork_ends ends = {-1, -1, -1, -1};
   int result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
 
   if (result == 0)
@@ -454,6 +472,7 @@ send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan
     result = order_child(sandbox, plan, &ends, err);
   close_fd(&ends.status);
   close_fd(&ends.descriptors);
+  close_fd(&ends.nursery);
   close_fd(&ends.init);
   return result;
 }
@@ -1035,6 +1054,50 @@ add_usage(struct sandbox *sandbox, const struct rusage *usage)
   sandbox->peak_bytes = (uint64_t)usage->ru_maxrss * 1024u;
 }
 
+/* A twin that could not place its child says why, and exits. */
+static void
+twin_gave_up(void)
+{
+  struct sandbox *next;
+  struct pie_status word;
+
+  for (struct sandbox *sandbox = all; sandbox; sandbox = next) {
+    next = sandbox->next;
+    if (sandbox->nursery >= 0 && !sandbox->twin && sandbox->state == SANDBOX_STARTING &&
+        recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) == sizeof word && word.step != 0)
+      refuse_child(sandbox, word.step, word.error);
+  }
+}
+
+/* A twin says its number over the nursery, then stops; its child waits for this. */
+static bool
+claims_twin(struct sandbox *sandbox, int pid)
+{
+  struct pie_status word;
+
+  if (sandbox->nursery < 0 || sandbox->twin || sandbox->state != SANDBOX_STARTING ||
+      recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) != sizeof word || word.value != pid)
+    return false;
+  return recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT) == sizeof word;
+}
+
+static void
+process_stopped(int pid)
+{
+  struct err err;
+
+  for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next) {
+    if (!claims_twin(sandbox, pid))
+      continue;
+    sandbox->twin = pid;
+    if (twin_take(pid, &err) < 0 || send(sandbox->status_socket, "G", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+      refuse_child(sandbox, RAMET_STEP_PARKED_TWIN, errno);
+    return;
+  }
+  /* Nobody's: its sandbox has ended. */
+  twin_kill(pid);
+}
+
 void
 sandbox_reap(void)
 {
@@ -1042,8 +1105,13 @@ sandbox_reap(void)
   int status, pid;
 
   while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
+    if (WIFSTOPPED(status)) {
+      process_stopped(pid);
+      continue;
+    }
     if (snapshot_reaped(pid))
       continue;
+    bool found = false;
     for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)
       if (sandbox->pid == pid) {
         /* What init told before it died comes first. */
@@ -1051,7 +1119,10 @@ sandbox_reap(void)
           continue;
         add_usage(sandbox, &usage);
         dispatch(sandbox, EVENT_DEATH, NULL);
+        found = true;
         break;
       }
+    if (!found)
+      twin_gave_up();
   }
 }

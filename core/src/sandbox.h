@@ -48,6 +48,8 @@ struct sandbox {
   int status_socket;
   uint32_t forked_command;
   bool entered, child_runs;
+  int nursery;   /* of its parked twin: core's end, or -1 */
+  int twin;      /* 0: none, or not stopped yet */
   uint8_t *record;
   uint32_t record_length;
 };
@@ -73,6 +75,8 @@ void sandbox_owner_gone(void);
 void sandbox_fork_failed(uint64_t id, int step, int error);
 /* A snapshot of it failed in a way that may have left its process damaged. */
 void sandbox_damaged(uint64_t id);
+/* The parked twin cannot serve any more. */
+void sandbox_lose_twin(struct sandbox *sandbox);
 /* SIGCHLD. */
 void sandbox_reap(void);
 

@@ -17,6 +17,7 @@
 #include "log.h"
 #include "stem.h"
 #include "syscalls.h"
+#include "twin.h"
 
 /* How long a process may take to stop: one in uninterruptible sleep never does. */
 #define PATIENCE_MS 2000
@@ -31,7 +32,8 @@ enum snapshot_state {
 struct order {
   struct order *next;
   uint64_t sandbox;
-  int init_pidfd, status, descriptors;
+  int init_pidfd;
+  struct spawn_ends ends;
   bool sent;
 };
 
@@ -52,6 +54,10 @@ struct snapshot {
   struct root *base, *root;
   struct snapshot *parent; /* of the source */
   uint64_t region_start, region_length;
+  /* the way of the parked twin */
+  bool by_twin;
+  pid_t copy; /* a fork of it, not a stem yet */
+  uint64_t syscall_address, old_start, old_end;
   struct order *orders;
   uint64_t asked_at, captured_at;
   uint64_t pause_ns, memory_bytes, file_bytes;
@@ -138,14 +144,21 @@ end_stem(struct snapshot *s)
 }
 
 static void
+close_ends(struct order *order)
+{
+  close_fd(&order->init_pidfd);
+  close_fd(&order->ends.status);
+  close_fd(&order->ends.descriptors);
+  close_fd(&order->ends.nursery);
+}
+
+static void
 drop_order(struct snapshot *s)
 {
   struct order *order = s->orders;
 
   s->orders = order->next;
-  close_fd(&order->init_pidfd);
-  close_fd(&order->status);
-  close_fd(&order->descriptors);
+  close_ends(order);
   free(order);
 }
 
@@ -171,6 +184,8 @@ retire(struct snapshot *s)
   refuse_orders(s, RAMET_STEP_STEM_FORK, ECANCELED);
   close_watched(&s->tracer, &s->tracer_watch);
   end_stem(s);
+  twin_kill(s->copy);
+  s->copy = 0;
   close_fd(&s->pages);
   if (s->root)
     root_release(s->root);
@@ -236,19 +251,52 @@ send_orders(struct snapshot *s)
   for (struct order *order = s->orders; order; order = order->next) {
     if (order->sent)
       continue;
-    if (stem_order(s->stem, order->init_pidfd, order->status, order->descriptors) < 0)
+    if (stem_order(s->stem, order->init_pidfd, order->ends.status, order->ends.descriptors, order->ends.nursery) <
+        0)
       return -1;
     order->sent = true;
-    close_fd(&order->init_pidfd);
-    close_fd(&order->status);
-    close_fd(&order->descriptors);
+    close_ends(order);
   }
   return 0;
 }
 
 static int
+watch_stem(struct snapshot *s, struct err *err)
+{
+  s->state = SNAPSHOT_BUILDING;
+  if (loop_add(s->stem, &s->stem_watch, EPOLLIN) < 0)
+    return err_step(err, RAMET_STEP_STEM_FORK, "watch the stem: %s", strerror(errno));
+  return 0;
+}
+
+/* The fork of the source's parked twin has the memory already. */
+static int
+adopt_copy(struct snapshot *s, struct err *err)
+{
+  struct sandbox *source = sandbox_find(s->source);
+  struct stem_plan plan = {
+      .image = &s->image, .root = s->root, .filter = filter_find(s->filter), .fault = s->fault};
+  struct stem_adoption adoption = {.pid = s->copy,
+                                   .nursery = source ? source->nursery : -1,
+                                   .syscall_address = s->syscall_address,
+                                   .old_start = s->old_start,
+                                   .old_end = s->old_end};
+
+  fault_arm(s->fault);
+  int result = stem_adopt(&plan, &adoption, s->region_start, s->region_length, &s->stem, err);
+  fault_arm(RAMET_STEP_NONE);
+  if (result < 0)
+    return -1;
+  s->stem_pid = s->copy;
+  s->copy = 0;
+  return watch_stem(s, err);
+}
+
+static int
 build_stem(struct snapshot *s, struct err *err)
 {
+  if (s->by_twin)
+    return err_code(err, "stem_lost", "the snapshot's stem is gone, and its memory was nowhere else");
   struct stem_plan plan = {.image = &s->image,
                            .pages = s->pages,
                            .root = s->root,
@@ -258,10 +306,7 @@ build_stem(struct snapshot *s, struct err *err)
 
   if (stem_fork(&plan, s->region_start, s->region_length, &s->stem_pid, &s->stem, err) < 0)
     return -1;
-  s->state = SNAPSHOT_BUILDING;
-  if (loop_add(s->stem, &s->stem_watch, EPOLLIN) < 0)
-    return err_step(err, RAMET_STEP_STEM_FORK, "watch the stem: %s", strerror(errno));
-  return 0;
+  return watch_stem(s, err);
 }
 
 static void
@@ -277,6 +322,7 @@ tell_ready(struct snapshot *s)
   put_u32(&writer, RAMET_TAG_PROCESS_COUNT, s->image.process_count);
   put_u64(&writer, RAMET_TAG_CAPTURE_NS, s->captured_at - s->asked_at);
   put_u64(&writer, RAMET_TAG_STEM_NS, now - s->captured_at);
+  put_u32(&writer, RAMET_TAG_BY_TWIN, s->by_twin);
   control_reply(RAMET_OK, s->request, &writer);
   s->request = 0;
 }
@@ -331,13 +377,13 @@ stem_ready(struct watch *watch, uint32_t events)
 }
 
 static struct order *
-add_order(struct snapshot *s, uint64_t sandbox, int init_pidfd, int status, int descriptors)
+add_order(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends)
 {
   struct order *order = calloc(1, sizeof *order), **at = &s->orders;
 
   if (!order)
     return NULL;
-  *order = (struct order){.sandbox = sandbox, .status = status, .descriptors = descriptors};
+  *order = (struct order){.sandbox = sandbox, .ends = *ends};
   order->init_pidfd = fcntl(init_pidfd, F_DUPFD_CLOEXEC, 3);
   while (*at)
     at = &(*at)->next;
@@ -346,13 +392,14 @@ add_order(struct snapshot *s, uint64_t sandbox, int init_pidfd, int status, int 
 }
 
 int
-snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, int status, int descriptors, struct err *err)
+snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends, struct err *err)
 {
-  struct order *order = add_order(s, sandbox, init_pidfd, status, descriptors);
+  struct order *order = add_order(s, sandbox, init_pidfd, ends);
 
   if (!order) {
-    close(status);
-    close(descriptors);
+    close(ends->status);
+    close(ends->descriptors);
+    close(ends->nursery);
     return err_code(err, "internal", "no memory for a fork");
   }
   /* A stem that was given up, or died: the image makes another. */
@@ -395,7 +442,8 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
   if (image_decode((struct span){s->mapping, (uint32_t)st.st_size}, (uint64_t)pages.st_size, &s->image, err) < 0)
     return -1;
   s->root = root_derive(s->base, steal_fd(&upper), err);
-  return s->root ? stem_find_region(&s->image, &s->region_start, &s->region_length, err) : -1;
+  return s->root ? stem_find_region(&s->image, s->old_start, s->old_end, &s->region_start, &s->region_length, err)
+                 : -1;
 }
 
 static void
@@ -433,8 +481,37 @@ captured(struct snapshot *s, struct frame *frame)
     fail(s, &err);
     return;
   }
-  if (read_captured(s, frame, &err) < 0 || build_stem(s, &err) < 0)
+  if (read_captured(s, frame, &err) < 0 || (s->by_twin ? adopt_copy(s, &err) : build_stem(s, &err)) < 0)
     fail(s, &err);
+}
+
+/* The tracer holds the source still and asks for this. */
+static void
+fork_source_twin(struct snapshot *s, struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+  struct sandbox *source = sandbox_find(s->source);
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err err = {0};
+  uint16_t tag;
+
+  fault_arm(s->fault);
+  int result = source && source->twin && attr_next(&walk, &tag, &value, &err) == 1 &&
+                       span_u64(value, &s->syscall_address) == 0
+                   ? twin_fork(source->twin, s->syscall_address, &s->copy, &err)
+                   : err_code(&err, "internal", "there is no twin");
+  fault_arm(RAMET_STEP_NONE);
+  s->by_twin = result == 0;
+  if (result == 0) {
+    put_u32(&writer, RAMET_TAG_PID, (uint32_t)s->copy);
+  } else {
+    put_err(&writer, &err);
+    if (source)
+      sandbox_lose_twin(source);
+  }
+  if (frame_send(s->tracer, result == 0 ? RAMET_OK : RAMET_ERROR, 0, &writer, NULL, 0) < 0)
+    log_text("tracer_lost", "no answer could be sent");
 }
 
 static void
@@ -449,7 +526,10 @@ tracer_ready(struct watch *watch, uint32_t events)
   case FRAME_NONE:
     return;
   case FRAME_GOT:
-    captured(s, &frame);
+    if (frame.kind == RAMET_TRACER_TWIN)
+      fork_source_twin(s, &frame);
+    else
+      captured(s, &frame);
     frame_release(&frame);
     return;
   case FRAME_MALFORMED:
@@ -473,6 +553,7 @@ fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
                                   .bind_count = root_targets(sandbox->root, targets),
                                   .patience_ms = PATIENCE_MS,
                                   .parent = s->parent ? &s->parent->image : NULL,
+                                  .twin = sandbox->twin,
                                   .region_start = sandbox->region_start,
                                   .region_end = sandbox->region_end};
   int pair[2];
@@ -548,6 +629,8 @@ snapshot_take(const struct frame *frame, struct err *err)
   s->holders = 1;
   s->base = root_hold(sandbox->root);
   s->parent = sandbox->origin ? snapshot_hold(sandbox->origin) : NULL;
+  s->old_start = sandbox->region_start;
+  s->old_end = sandbox->region_end;
   s->asked_at = loop_now();
   s->next = snapshots;
   snapshots = s;

@@ -27,8 +27,12 @@ struct snapshot *snapshot_hold(struct snapshot *snapshot);
 void snapshot_release(struct snapshot *snapshot);
 void snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end);
 
-/* Orders the child of a sandbox; takes `status` and `descriptors`. When the stem refuses, sandbox_fork_failed(). */
-int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, int status, int descriptors,
+/* Ends of sockets that the stem hands to the child and its twin. */
+struct spawn_ends {
+  int status, descriptors, nursery;
+};
+/* Orders the child of a sandbox; takes the ends. When the stem refuses, sandbox_fork_failed(). */
+int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
                    struct err *err) MUST_CHECK;
 
 /* SIGCHLD: true when the process was a tracer or a stem. */

@@ -16,6 +16,7 @@
 #include "procfs.h"
 #include "syscalls.h"
 #include "title.h"
+#include "twin.h"
 
 #define STEM_STACK_BYTES 65536
 #define PARKING_BYTES (1u << 20)
@@ -90,7 +91,8 @@ overlaps_own(const struct procmaps *maps, uint64_t start, uint64_t end)
 }
 
 int
-stem_find_region(const struct image *image, uint64_t *start, uint64_t *length, struct err *err)
+stem_find_region(const struct image *image, uint64_t avoid_start, uint64_t avoid_end, uint64_t *start,
+                 uint64_t *length, struct err *err)
 {
   const struct process_image *process = &image->processes[0];
   const uint64_t step = (uint64_t)1 << 36;
@@ -103,7 +105,8 @@ stem_find_region(const struct image *image, uint64_t *start, uint64_t *length, s
     return -1;
   *start = 0;
   for (uint64_t at = (uint64_t)1 << 44; at < (uint64_t)0x7e << 40 && !*start; at += step)
-    if (!overlaps_guest(process, at, at + *length) && !overlaps_own(&own, at, at + *length))
+    if (!overlaps_guest(process, at, at + *length) && !overlaps_own(&own, at, at + *length) &&
+        (at >= avoid_end || at + *length <= avoid_start))
       *start = at;
   procfs_maps_free(&own);
   if (*start)
@@ -398,7 +401,7 @@ build_rest(struct builder *b)
   }
 }
 
-/* ---- the fork ------------------------------------------------------------------------------------------------- */
+/* ---- the region's content ------------------------------------------------------------------------------------- */
 
 static int
 make_region(struct builder *b, uint64_t region, uint64_t length)
@@ -415,12 +418,10 @@ make_region(struct builder *b, uint64_t region, uint64_t length)
 }
 
 static int
-build(struct builder *b, uint64_t region, uint64_t length)
+build_region(struct builder *b, uint64_t region, uint64_t length)
 {
-  const struct process_image *process = b->process;
   uint64_t args = region + code_length();
-  uint64_t stacks = args + args_length(process);
-  uint64_t tables = stacks + stacks_length(process);
+  uint64_t tables = args + args_length(b->process) + stacks_length(b->process);
 
   if (fault_here(RAMET_STEP_STEM_REGION, b->err) < 0 || make_region(b, region, length) < 0)
     return -1;
@@ -430,8 +431,14 @@ build(struct builder *b, uint64_t region, uint64_t length)
   b->args->kept_length = tables - region;
   b->at = (uint8_t *)(uintptr_t)tables;
   b->end = (uint8_t *)(uintptr_t)(region + length - PARKING_BYTES);
-  if (fault_here(RAMET_STEP_STEM_FILES, b->err) < 0 || build_memory(b) < 0 ||
-      build_moves(b, region + length - PARKING_BYTES) < 0 || build_mm(b) < 0 || build_threads(b, stacks) < 0)
+  return 0;
+}
+
+/* What every child of the stem restores. */
+static int
+build_child(struct builder *b)
+{
+  if (build_threads(b, (uint64_t)(uintptr_t)b->args + args_length(b->process)) < 0)
     return -1;
   build_signals(b);
   build_descriptors(b);
@@ -439,10 +446,98 @@ build(struct builder *b, uint64_t region, uint64_t length)
   return 0;
 }
 
+static int
+build(struct builder *b, uint64_t region, uint64_t length)
+{
+  if (build_region(b, region, length) < 0 || fault_here(RAMET_STEP_STEM_FILES, b->err) < 0 || build_memory(b) < 0 ||
+      build_moves(b, region + length - PARKING_BYTES) < 0 || build_mm(b) < 0)
+    return -1;
+  return build_child(b);
+}
+
+/* ---- adoption ------------------------------------------------------------------------------------------------- */
+
+static uint64_t
+entry_of(const struct pie_args *args, const void *function)
+{
+  return args->region + (uint64_t)((const uint8_t *)function - __start_ramet_restorer);
+}
+
+/* The first message on the nursery: a socket for this stem alone. */
+static int
+send_control(int nursery, int *control)
+{
+  union {
+    struct cmsghdr align;
+    uint8_t bytes[CMSG_SPACE(sizeof(int))];
+  } space;
+  int pair[2];
+  struct iovec iov = {(void *)(uintptr_t)"", 1};
+  struct msghdr message = {
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
+
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return -1;
+  memset(&space, 0, sizeof space);
+  space.align.cmsg_level = SOL_SOCKET;
+  space.align.cmsg_type = SCM_RIGHTS;
+  space.align.cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(&space.align), &pair[1], sizeof(int));
+  ssize_t sent = sendmsg(nursery, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  int saved = errno;
+  close(pair[1]);
+  errno = saved;
+  *control = pair[0];
+  return sent < 0 ? -1 : 0;
+}
+
+static int
+launch_copy(struct builder *b, const struct stem_adoption *adoption, int *control)
+{
+  struct pie_args *args = b->args;
+
+  if (build_child(b) < 0)
+    return -1;
+  /* The stem before has given up its registration; this process never had one. */
+  args->own_rseq = 0;
+  args->old_region = adoption->old_start;
+  args->old_length = adoption->old_end - adoption->old_start;
+  struct twin_region region = {.start = args->region,
+                               .length = args->region_length,
+                               .code_length = code_length(),
+                               .written_length = (uint64_t)(uintptr_t)b->at - args->region,
+                               .entry = entry_of(args, (const void *)(uintptr_t)&pie_adopted),
+                               .argument = (uint64_t)(uintptr_t)args,
+                               .stack =
+                                   args->region + code_length() + args_length(b->process) + STEM_STACK_BYTES - 64};
+  if (send_control(adoption->nursery, control) < 0)
+    return err_step(b->err, RAMET_STEP_PARKED_TWIN, "the nursery: %s", strerror(errno));
+  return twin_launch(adoption->pid, adoption->syscall_address, &region, b->err);
+}
+
+int
+stem_adopt(const struct stem_plan *plan, const struct stem_adoption *adoption, uint64_t region,
+           uint64_t region_length, int *control, struct err *err)
+{
+  struct builder b = {.plan = plan, .process = &plan->image->processes[0], .err = err};
+  int result = build_region(&b, region, region_length);
+
+  *control = -1;
+  if (result == 0) {
+    result = launch_copy(&b, adoption, control);
+    munmap((void *)(uintptr_t)region, region_length);
+  }
+  if (result < 0)
+    close_fd(control);
+  return result;
+}
+
+/* ---- the fork ------------------------------------------------------------------------------------------------- */
+
 static void
 jump(struct pie_args *args, uint64_t stack_top)
 {
-  uint64_t entry = args->region + (uint64_t)((const uint8_t *)(uintptr_t)&pie_stem - __start_ramet_restorer);
+  uint64_t entry = entry_of(args, (const void *)(uintptr_t)&pie_stem);
 
   __asm__ volatile("mov %0, %%rsp\n\txor %%ebp, %%ebp\n\tmov %1, %%rdi\n\tcall *%2\n\thlt" ::"r"(stack_top),
                    "r"(args), "r"(entry)
@@ -500,14 +595,15 @@ stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_length,
 }
 
 int
-stem_order(int control, int init_pidfd, int status, int descriptors)
+stem_order(int control, int init_pidfd, int status, int descriptors, int nursery)
 {
   union {
     struct cmsghdr align;
     uint8_t bytes[CMSG_SPACE(sizeof(int) * PIE_SPAWN_FDS)];
   } space;
-  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors};
-  struct pie_spawn order = {.namespaces = NAMESPACES};
+  /* A descriptor in every place: without a nursery the stem closes what stands for it. */
+  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors, nursery >= 0 ? nursery : status};
+  struct pie_spawn order = {.park = nursery >= 0, .namespaces = NAMESPACES};
   struct iovec iov = {&order, sizeof order};
   struct msghdr message = {
       .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};

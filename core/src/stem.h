@@ -16,13 +16,25 @@ struct stem_plan {
 };
 
 /* Where the restorer's region will lie: a hole of the guest's memory and of core's. It is the same for all children. */
-int stem_find_region(const struct image *image, uint64_t *start, uint64_t *length, struct err *err) MUST_CHECK;
+int stem_find_region(const struct image *image, uint64_t avoid_start, uint64_t avoid_end, uint64_t *start,
+                     uint64_t *length, struct err *err) MUST_CHECK;
+
+/* The fork of a parked twin, traced and stopped, with the guest's memory in it, becomes a stem. `avoid`: where its
+ * memory still has the region of the stem before. `control` gets core's end of the stem's socket. */
+struct stem_adoption {
+  int pid;
+  int nursery; /* core's end */
+  uint64_t syscall_address, old_start, old_end;
+};
+int stem_adopt(const struct stem_plan *plan, const struct stem_adoption *adoption, uint64_t region,
+               uint64_t region_length, int *control, struct err *err) MUST_CHECK;
 
 /* Forks. `control` gets core's end of the stem's socket; struct pie_status with the pid comes when it is ready. */
 int stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_length, int *pid, int *control,
               struct err *err) MUST_CHECK;
 
-/* Orders a child; the stem answers with struct pie_status, in order. */
-int stem_order(int control, int init_pidfd, int status, int descriptors) MUST_CHECK;
+/* Orders a child, and with a `nursery` (the twin's end, or -1) a parked twin for it; the stem answers with struct
+ * pie_status, in order. */
+int stem_order(int control, int init_pidfd, int status, int descriptors, int nursery) MUST_CHECK;
 
 #endif

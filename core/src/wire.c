@@ -144,9 +144,10 @@ frame_receive(int socket, uint8_t *buffer, struct frame *frame, struct err *err)
   ssize_t got;
 
   memset(frame, 0, sizeof *frame);
+  /* ECONNRESET comes once, before what the peer had sent, when it closed with frames of ours unread. */
   do
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  while (got < 0 && errno == EINTR);
+  while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   if (got < 0)
     return errno == EAGAIN || errno == EWOULDBLOCK ? FRAME_NONE : FRAME_CLOSED;
   take_descriptors(&message, frame);

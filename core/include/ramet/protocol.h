@@ -85,6 +85,8 @@ enum ramet_kind {
   RAMET_INIT_SPAWNED = 82,
   RAMET_INIT_EXITED = 83,
   RAMET_INIT_FAILED = 84,
+  /* tracer to core, while the source stands still: fork the parked twin */
+  RAMET_TRACER_TWIN = 96,
 };
 
 enum ramet_tag {
@@ -137,6 +139,8 @@ enum ramet_tag {
   RAMET_TAG_PROCESS_COUNT = 64, /* u32 */
   RAMET_TAG_CAPTURE_NS = 65,   /* u64: from the request to the image */
   RAMET_TAG_STEM_NS = 66,      /* u64: from the image to a stem that can be forked */
+  RAMET_TAG_BY_TWIN = 67,      /* u32: 1 when a parked twin gave the memory, and no page was copied */
+  RAMET_TAG_ADDRESS = 68,      /* u64, between tracer and core */
   /* results */
   RAMET_TAG_STATUS = 70,    /* u32: wait status of the command */
   RAMET_TAG_REASON = 71,    /* u32: enum ramet_reason */
@@ -245,6 +249,7 @@ enum ramet_step {
   RAMET_STEP_PAGES = 109,
   RAMET_STEP_DROP_TWIN = 110,
   RAMET_STEP_IMAGE = 111,
+  RAMET_STEP_PARKED_TWIN = 112,
   /* a stem */
   RAMET_STEP_STEM_FORK = 120,
   RAMET_STEP_STEM_FILES = 121,

@@ -111,14 +111,13 @@ snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end)
 }
 
 int
-snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, int status, int descriptors,
+snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
                struct err *err)
 {
   (void)snapshot;
   (void)sandbox;
   (void)init_pidfd;
-  (void)status;
-  (void)descriptors;
+  (void)ends;
   return err_code(err, "internal", "no snapshots here");
 }
 

@@ -288,6 +288,23 @@ nothing_sent_is_no_frame_and_a_closed_peer_is_the_end(void)
   close_pair(&pair);
 }
 
+/* The kernel reports the reset before it hands out what was sent: the last words of an init that failed. */
+static void
+the_last_words_of_a_peer_that_left_frames_unread_arrive(void)
+{
+  struct writer nothing = {0};
+  struct pair pair = make_pair();
+  struct frame frame;
+
+  NEED(frame_send(pair.in, RAMET_INIT_PREPARE, 1, &nothing, NULL, 0) == 0);
+  NEED(frame_send(pair.out, RAMET_INIT_FAILED, 2, &nothing, NULL, 0) == 0);
+  close_fd(&pair.out);
+  CHECK(receive(&pair, &frame) == FRAME_GOT && frame.kind == RAMET_INIT_FAILED);
+  frame_release(&frame);
+  CHECK(receive(&pair, &frame) == FRAME_CLOSED);
+  close_pair(&pair);
+}
+
 static void
 fewer_bytes_than_a_header_are_refused(void)
 {
@@ -615,6 +632,7 @@ main(void)
   RUN(a_stolen_descriptor_outlives_its_frame);
   RUN(a_kept_frame_does_not_need_the_buffer);
   RUN(nothing_sent_is_no_frame_and_a_closed_peer_is_the_end);
+  RUN(the_last_words_of_a_peer_that_left_frames_unread_arrive);
   RUN(fewer_bytes_than_a_header_are_refused);
   RUN(another_magic_number_is_refused);
   RUN(another_version_is_refused_naming_both);

@@ -36,6 +36,19 @@ arch_prepare_syscall(const arch_registers *base, uint64_t address, long number, 
   return registers;
 }
 
+arch_registers
+arch_prepare_entry(const arch_registers *base, uint64_t entry, uint64_t argument, uint64_t stack)
+{
+  arch_registers registers = *base;
+
+  registers.rip = entry;
+  registers.rdi = argument;
+  registers.rsp = stack - 8; /* as behind a call */
+  registers.rbp = 0;
+  registers.orig_rax = (uint64_t)-1;
+  return registers;
+}
+
 long
 arch_syscall_result(const arch_registers *registers)
 {

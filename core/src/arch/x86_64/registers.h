@@ -21,6 +21,8 @@ uint64_t arch_vdso_syscall_offset(const uint8_t *vdso, size_t length);
 /* Registers with which a stopped thread executes one system call at `address`. */
 arch_registers arch_prepare_syscall(const arch_registers *base, uint64_t address, long number,
                                     const uint64_t args[6]);
+/* Registers of a function's first instruction. `stack` is 16-byte aligned. */
+arch_registers arch_prepare_entry(const arch_registers *base, uint64_t entry, uint64_t argument, uint64_t stack);
 long arch_syscall_result(const arch_registers *registers);
 
 /* A thread that was stopped inside a system call is to execute that call again when it runs on. Restart codes are
