@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Asserts that a built program is what core must be: static, x86-64, without an executable stack.
+
+    check_elf.py PROGRAM...
+
+`musl-gcc -static-pie` links dynamically without a word, so the linker's word is not enough. Exit status: 0
+all are right, 1 a claim does not hold, 2 wrong use. Numbers and layouts are those of elf(5).
+"""
+
+import argparse
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+DYNAMIC_ENTRY = struct.Struct("<qQ")
+
+ELFCLASS64_LITTLE = b"\x7fELF\x02\x01"
+ET_EXEC, ET_DYN = 2, 3
+EM_X86_64 = 62
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_GNU_STACK = 1, 2, 3, 0x6474E551
+PF_X, PF_W = 1, 2
+DT_NULL, DT_NEEDED, DT_TEXTREL = 0, 1, 22
+SHT_RELA, SHT_REL = 4, 9
+
+
+class Malformed(ValueError):
+    """Not an ELF file of the kind this reader knows, or cut short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A program header: what the kernel does with the file."""
+
+    kind: int
+    flags: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section header; `applies_to` is the section that a relocation section changes."""
+
+    name: str
+    kind: int
+    applies_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elf:
+    """The parts of an ELF file that the claims below are about."""
+
+    kind: int
+    machine: int
+    segments: tuple[Segment, ...]
+    sections: tuple[Section, ...]
+
+    def dynamic_tags(self) -> Iterator[int]:
+        """The tags of PT_DYNAMIC, up to DT_NULL. A static-pie has some: it relocates itself."""
+        for segment in self.segments:
+            if segment.kind != PT_DYNAMIC:
+                continue
+            whole = len(segment.data) // DYNAMIC_ENTRY.size * DYNAMIC_ENTRY.size
+            for tag, _ in DYNAMIC_ENTRY.iter_unpack(segment.data[:whole]):
+                if tag == DT_NULL:
+                    break
+                yield tag
+
+
+def parse(blob: bytes) -> Elf:
+    """Read a 64-bit little-endian ELF file.
+
+    Raises:
+        Malformed: it is none, or its tables reach past its end.
+    """
+    try:
+        ident, kind, machine, _, _, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = (
+            ELF_HEADER.unpack_from(blob)
+        )
+        if not ident.startswith(ELFCLASS64_LITTLE):
+            raise Malformed("not a 64-bit little-endian ELF file")
+        segments = []
+        for index in range(phnum):
+            p_type, flags, offset, _, _, filesz, _, _ = PROGRAM_HEADER.unpack_from(
+                blob, phoff + index * phentsize
+            )
+            segments.append(Segment(p_type, flags, blob[offset : offset + filesz]))
+        headers = [SECTION_HEADER.unpack_from(blob, shoff + index * shentsize) for index in range(shnum)]
+    except struct.error as error:
+        raise Malformed(f"cut short: {error}") from error
+    names = b""
+    if shstrndx < len(headers):
+        offset, size = headers[shstrndx][4:6]
+        names = blob[offset : offset + size]
+    sections = tuple(
+        Section(names[header[0] :].partition(b"\0")[0].decode("ascii", "replace"), header[1], header[7])
+        for header in headers
+    )
+    return Elf(kind, machine, tuple(segments), sections)
+
+
+def faults(elf: Elf, *, foreign: str = ".restorer") -> list[str]:
+    """What is wrong with `elf` as core; empty if nothing is.
+
+    A section whose name starts with `foreign` holds code that runs inside another process. It is copied to
+    wherever there is room, so a relocation against it would be a jump to nowhere.
+    """
+    found = []
+    if elf.machine != EM_X86_64:
+        found.append(f"machine {elf.machine}, not x86-64 ({EM_X86_64})")
+    if elf.kind not in (ET_EXEC, ET_DYN):
+        found.append(f"type {elf.kind}, not a program")
+    kinds = [segment.kind for segment in elf.segments]
+    if PT_INTERP in kinds:
+        found.append("has an interpreter (PT_INTERP): it is linked dynamically")
+    tags = set(elf.dynamic_tags())
+    if DT_NEEDED in tags:
+        found.append("needs shared libraries (DT_NEEDED)")
+    if DT_TEXTREL in tags:
+        found.append("has relocations in its code (DT_TEXTREL)")
+    stacks = [segment.flags for segment in elf.segments if segment.kind == PT_GNU_STACK]
+    if not stacks:
+        found.append("has no PT_GNU_STACK: the kernel would give it an executable stack")
+    elif stacks[0] & PF_X:
+        found.append("asks for an executable stack")
+    if any(s.kind == PT_LOAD and s.flags & PF_W and s.flags & PF_X for s in elf.segments):
+        found.append("has a segment both writable and executable")
+    for section in elf.sections:
+        if section.kind not in (SHT_RELA, SHT_REL) or section.applies_to >= len(elf.sections):
+            continue
+        target = elf.sections[section.applies_to].name
+        if target.startswith(foreign):
+            found.append(f"has relocations against {target}, which runs inside other processes")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check each program named; print one line for each fault."""
+    parser = argparse.ArgumentParser(description="check that programs are static and hardened")
+    parser.add_argument("program", nargs="+", type=Path)
+    status = 0
+    for path in parser.parse_args(arguments).program:
+        try:
+            found = faults(parse(path.read_bytes()))
+        except (OSError, Malformed) as error:
+            found = [str(error)]
+        for fault in found:
+            print(f"{path}: {fault}", file=sys.stderr)
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

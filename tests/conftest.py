@@ -1,0 +1,113 @@
+"""What every test stands on: directories and a daemon of its own, and the ledger of what is left."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import _ledger
+
+# Folders whose tests start real sandboxes; the ledger is kept for these.
+KERNEL_FOLDERS = ("system", "security")
+HERE = Path(__file__).resolve().parent
+
+hypothesis.settings.register_profile("here", deadline=None)  # other tests run beside: time says nothing
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("here")  # --hypothesis-profile=ci takes the other
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs another user than this one."""
+    unfit, why = ("rootless", "needs an ordinary user") if os.geteuid() == 0 else ("root", "needs root")
+    for item in items:
+        if item.get_closest_marker(unfit):
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The daemon and its clients run on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runtime_directory() -> Iterator[Path]:
+    """Directories of this session alone, so that its daemon is nobody else's; it must leave nothing.
+
+    Under /tmp whatever TMPDIR says: the path of a unix socket has at most 107 bytes.
+    """
+    _ledger.adopt_orphans()
+    home = Path(tempfile.mkdtemp(prefix="ramet-t-", dir="/tmp"))
+    runtime = home / "run"
+    runtime.mkdir(mode=0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RAMET_URL", "RAMET_TOKEN"):
+            patch.delenv(name, raising=False)
+        patch.setenv("RAMET_RUNTIME_DIR", str(runtime))
+        for name in ("DATA", "STATE", "CACHE"):
+            patch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+        yield runtime
+        left = stop_daemon(runtime)
+    shutil.rmtree(home)
+    if left:
+        pytest.fail("left at the end of the session: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ledger(request: pytest.FixtureRequest, runtime_directory: Path) -> Iterator[None]:
+    """Fail a module of kernel tests after which there is more of anything than before it."""
+    folder = request.path.relative_to(HERE).parts[0]
+    if folder not in KERNEL_FOLDERS:
+        yield
+        return
+
+    def look() -> _ledger.Record:
+        _ledger.reap_adopted()
+        return _ledger.observe(runtime_directory)
+
+    warm_up()
+    before = _ledger.settle(look)
+    yield
+    if found := _ledger.drift(before, look):
+        pytest.fail(f"{request.path.name} left behind: " + "; ".join(found), pytrace=False)
+
+
+def warm_up() -> None:
+    """Have the daemon running and its pool full, so that both belong to the state before."""
+    import ramet
+
+    ramet.run("true")
+
+
+def stop_daemon(runtime: Path) -> list[str]:
+    """Stop the session's daemon as a user would; what remains of it, one sentence each, is then killed."""
+    if any(runtime.iterdir()):
+        program = "from ramet.cli.main import main; main()"
+        subprocess.run([sys.executable, "-c", program, "daemon", "stop"], check=True, timeout=30)
+    nothing = _ledger.Record(
+        processes=_ledger.Counter(),
+        descriptors=_ledger.Counter({_ledger.SELF: sys.maxsize}),
+        mounts=_ledger.Counter(),
+        host_mounts=frozenset(_ledger.mount_lines("self")),
+        namespaces=frozenset(),
+        entries=frozenset(),
+    )
+
+    def look() -> _ledger.Record:
+        _ledger.reap_adopted()
+        return _ledger.observe(runtime)
+
+    left = _ledger.drift(nothing, look)
+    for process in _ledger.descendants(os.getpid()):
+        left.append(f"{process.name} ({process.pid})")
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    return left
