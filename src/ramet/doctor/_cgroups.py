@@ -1,0 +1,91 @@
+"""Control groups: which version, and what of it is ours to hand out.
+
+No limit of `run` needs a cgroup, so nothing here fails; memory and processor limits will.
+"""
+
+import os
+
+from ramet.doctor._host import Host
+from ramet.doctor._model import Check, passed, warned
+
+__all__ = ["check_cgroups"]
+
+_WANTED = ("cpu", "io", "memory", "pids")
+
+_UNIFY = "systemd.unified_cgroup_hierarchy=1"
+_DELEGATE = (
+    "sh -c 'mkdir -p /etc/systemd/system/user@.service.d && "
+    'printf "[Service]\\nDelegate=cpu cpuset io memory pids\\n" '
+    "> /etc/systemd/system/user@.service.d/delegate.conf && systemctl daemon-reload'"
+)
+# A shell of its own in a delegated scope: what is started from it, the daemon too, may hand out cgroups.
+_SCOPE = 'systemd-run --user --scope --property=Delegate=yes "$SHELL"'
+
+
+def check_cgroups(host: Host) -> Check:
+    name = "cgroups"
+    mounts = host.mounts()
+    unified = next((mount for mount in mounts if mount.type == "cgroup2"), None)
+    legacy = sorted({mount.point.rpartition("/")[2] for mount in mounts if mount.type == "cgroup"})
+    if unified is None:
+        if not legacy:
+            return warned(name, "no cgroup file system is mounted: memory and cpu limits will not be had")
+        return warned(
+            name, f"version 1 ({', '.join(legacy)}): memory and cpu limits need version 2", _unify(host)
+        )
+    offered = _controllers(host, unified.point)
+    if not any(controller in offered for controller in _WANTED):
+        return warned(
+            name,
+            f"hybrid: version 1 has the controllers ({', '.join(legacy)}), version 2 has none to give",
+            _unify(host),
+        )
+    return _check_delegation(host, unified.point, unified.root)
+
+
+def _check_delegation(host: Host, point: str, mount_root: str) -> Check:
+    name = "cgroups"
+    own = _own_cgroup(host)
+    if own is None:
+        return warned(name, "version 2, but /proc/self/cgroup does not say where this process is")
+    # In a container the mount may show only a part of the hierarchy.
+    inside = own.removeprefix(mount_root) if mount_root != "/" else own
+    directory = os.path.normpath(f"{point}/{inside}")
+    delegated = None
+    while directory.startswith(point):
+        if not (host.writable(directory) and host.writable(f"{directory}/cgroup.procs")):
+            break
+        delegated = directory
+        directory = os.path.dirname(directory)
+    if delegated is None:
+        systemd = host.exists("/run/systemd/system") and host.uid != 0
+        return warned(
+            name, f"version 2, but {own} is not delegated to this user", _SCOPE if systemd else None
+        )
+    had = _controllers(host, delegated)
+    lacking = [controller for controller in _WANTED if controller not in had]
+    if lacking:
+        systemd = host.exists("/run/systemd/system")
+        fix = host.sudo(_DELEGATE) if systemd else None
+        return warned(name, f"version 2, delegated from {delegated} without {', '.join(lacking)}", fix)
+    return passed(name, f"version 2, delegated from {delegated}: {', '.join(had)}")
+
+
+def _own_cgroup(host: Host) -> str | None:
+    for line in (host.text("/proc/self/cgroup") or "").splitlines():
+        if line.startswith("0::"):
+            return line.removeprefix("0::")
+    return None
+
+
+def _controllers(host: Host, directory: str) -> list[str]:
+    return (host.text(f"{directory}/cgroup.controllers") or "").split()
+
+
+def _unify(host: Host) -> str | None:
+    if host.exists("/usr/sbin/grubby"):
+        return host.sudo(f"grubby --update-kernel=ALL --args={_UNIFY}")
+    if host.exists("/etc/default/grub"):
+        edit = f'sed -i "s/^GRUB_CMDLINE_LINUX=\\"/&{_UNIFY} /" /etc/default/grub && update-grub'
+        return host.sudo(f"sh -c '{edit}'")
+    return None

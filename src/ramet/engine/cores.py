@@ -1,0 +1,272 @@
+"""The core that a daemon has.
+
+It is started when first needed, adopted from a daemon that died, and replaced by the next request when it
+dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import secrets
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from ramet.engine.definitions import Definitions, Host, refuse
+from ramet.engine.runs import kill_payload
+from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametError
+from ramet.models.operations import CoreStatus
+from ramet.native import _protocol as p
+from ramet.native import frames
+from ramet.native.core import CoreConnection, error_of
+from ramet.native.launch import UCRED, Launched, Start, reap, sender_pid, start_core
+from ramet.native.locate import find_program
+
+SOCKET = "core.sock"
+END_TIMEOUT_S = 10.0
+HELLO_TIMEOUT_S = 3.0
+Spawn = Callable[[Coroutine[Any, Any, object]], object]
+
+
+class Core:
+    """A core that is up, with what it was told."""
+
+    def __init__(self, launched: Launched, cores: Cores) -> None:
+        self.pid = launched.pid
+        self.core_id = launched.core_id
+        self.program = launched.program
+        self.single_uid = launched.single_uid
+        self.active = 0
+        self.alive = True
+        # Random, so that no sandbox of an adopted core has the number.
+        self.last_sandbox = secrets.randbits(62) + 1
+        self.connection = CoreConnection(launched.sock, on_event=self._event, on_lost=self._lost)
+        settings = cores.settings
+        host = Host(settings.core_program(), launched.pid, settings.lends, settings.private)
+        self.definitions = Definitions(self.connection, host, cores.spawn)
+        self._cores = cores
+
+    def next_sandbox(self) -> int:
+        """A number for a sandbox, never 0."""
+        self.last_sandbox += 1
+        return self.last_sandbox
+
+    def end_sandbox(self, sandbox: int) -> None:
+        """Ask core to end a sandbox; that it may have ended by itself is no error."""
+        with contextlib.suppress(DaemonLost):
+            self.connection.call(p.KILL, kill_payload(sandbox), [], lambda _: None)
+
+    async def status(self) -> CoreStatus:
+        """What core says of itself. Raises DaemonLost."""
+        found = await self.connection.ask(p.STATUS)
+        return CoreStatus(
+            pid=self.pid,
+            core_id=f"{self.core_id:016x}",
+            program=self.program,
+            protocol=p.PROTOCOL_VERSION,
+            ids="single" if self.single_uid else "range",
+            pool_size=found.u32(p.TAG_POOL_SIZE),
+            pool_ready=found.u32(p.TAG_POOL_READY),
+            sandboxes=found.u32(p.TAG_SANDBOXES),
+            roots=found.u32(p.TAG_ROOTS),
+            runs=found.u64(p.TAG_RUNS),
+        )
+
+    def _event(self, frame: frames.Frame) -> None:
+        """Ends of sandboxes that stay: there are none yet but those that an earlier daemon owned."""
+
+    def _lost(self, error: RametError) -> None:
+        self.alive = False
+        self._cores.lost(self, error)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Where a core lives and how. The descriptors belong to the daemon and outlive every core.
+
+    `private` are paths that no root shows. `lends`: mounts are lent to core, which real root's core needs.
+    """
+
+    directory: int
+    path: str
+    log: int
+    grace_ms: int
+    pool: int | None = None
+    private: tuple[str, ...] = ()
+    program: Path | None = None
+    lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
+
+    def core_program(self) -> Path:
+        """The program to start. Raises DaemonStartError."""
+        return self.program or find_program()
+
+
+class Cores:
+    """At most one running core."""
+
+    def __init__(self, settings: Settings, spawn: Spawn, log: Callable[..., object]) -> None:
+        """`spawn` runs a coroutine in the daemon's task group; `log` takes an event and its fields."""
+        self.settings = settings
+        self.spawn = spawn
+        self.running: Core | None = None
+        self._log = log
+        self._starting: asyncio.Future[Core] | None = None
+        self._closed = False
+
+    async def ensure(self) -> Core:
+        """The running core, started if there is none. Raises IsolationError, DaemonStartError."""
+        if self.running is not None:
+            return self.running
+        if self._closed:
+            raise DaemonLost("daemon_lost", "the daemon is ending")
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_future()
+            self.spawn(self._start(self._starting))
+        return await asyncio.shield(self._starting)
+
+    def lost(self, core: Core, error: RametError) -> None:
+        """Core ended unasked. The kernel has ended all that was in it; the next request starts another."""
+        self._log("core lost", core=f"{core.core_id:016x}", pid=core.pid, error=error.message)
+        if self.running is core:
+            self.running = None
+        self.spawn(self._reap(core.pid))
+
+    async def close(self) -> None:
+        """End core and everything in it, and wait until it is gone."""
+        self._closed = True
+        core, self.running = self.running, None
+        if core is not None:
+            with contextlib.suppress(RametError, TimeoutError):
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await core.connection.ask(p.SHUTDOWN)
+            core.connection.close()
+            core.alive = False
+            await self._reap(core.pid)
+        # Core removes it where it can: not in a directory of real root's.
+        self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(SOCKET, dir_fd=self.settings.directory)
+
+    async def adopt(self) -> bool:
+        """Take over a core that an earlier daemon left behind; True when there was one."""
+        try:
+            launched = await asyncio.to_thread(self._hello)
+            if launched is None:
+                return False
+            core = Core(launched, self)
+            await core.definitions.define_filter()
+            left = await core.connection.list_sandboxes()
+        except RametError as error:
+            self._log("core not adopted", error=error.message)
+            if isinstance(error, ProtocolMismatch):
+                raise
+            return False
+        for sandbox in left:
+            core.end_sandbox(sandbox.u64(p.TAG_SANDBOX))
+        self.running = core
+        self._log("core adopted", core=f"{core.core_id:016x}", sandboxes=len(left))
+        return True
+
+    async def _start(self, started: asyncio.Future[Core]) -> None:
+        try:
+            core = Core(await asyncio.to_thread(self._launch), self)
+            await core.definitions.define_filter()
+            if self._closed or not core.alive:
+                core.connection.close()
+                raise DaemonLost("core_lost", "core ended at its start")
+            self.running = core
+            self._log("core started", core=f"{core.core_id:016x}", pid=core.pid, single_uid=core.single_uid)
+            started.set_result(core)
+        except RametError as error:
+            self._log("core not started", error=error.message, step=error.step, errno=error.errno)
+            refuse(started, error)
+        finally:
+            self._starting = None
+            if not started.done():
+                refuse(started, DaemonLost("daemon_lost", "the daemon is ending"))
+
+    def _launch(self) -> Launched:
+        settings = self.settings
+        program = settings.core_program()
+        self._remove_socket()  # a core that was killed leaves it behind
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self._address())
+            os.chmod(SOCKET, 0o600, dir_fd=settings.directory)
+            listener.listen(4)
+            start = Start(
+                program=program,
+                listener=listener,
+                runtime_dir=settings.directory,
+                log=settings.log,
+                grace_ms=settings.grace_ms,
+                pool=settings.pool,
+            )
+            try:
+                return start_core(start)
+            except BaseException:
+                self._remove_socket()
+                raise
+
+    def _hello(self) -> Launched | None:
+        """Blocks for a moment: the conversation's first exchange, before the connection serves requests."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.settimeout(HELLO_TIMEOUT_S)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            try:
+                sock.connect(self._address())
+            except (FileNotFoundError, ConnectionRefusedError):
+                sock.close()
+                return None
+            frames.send(sock, p.HELLO, 1, b"", [])
+            data, ancillary, _, _ = sock.recvmsg(p.FRAME_BYTES, socket.CMSG_SPACE(UCRED.size))
+            frame = frames.parse(data, len(data), [])
+            if frame.kind == p.ERROR:
+                raise error_of(frame)
+            found = frames.attributes(frame.payload)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        except frames.FrameError as error:
+            sock.close()
+            raise DaemonStartError("core_not_adopted", f"a core answered with nonsense: {error}") from None
+        except OSError as error:
+            sock.close()
+            raise DaemonStartError("core_not_adopted", f"a core does not answer: {error}") from None
+        except BaseException:
+            sock.close()
+            raise
+        return Launched(
+            sock,
+            sender_pid(ancillary),
+            found.u64(p.TAG_CORE_ID),
+            found.text(p.TAG_PROGRAM),
+            bool(found.u32(p.TAG_SINGLE_UID)),
+        )
+
+    def _address(self) -> str:
+        return f"/proc/self/fd/{self.settings.directory}/{SOCKET}"
+
+    async def _reap(self, pid: int) -> None:
+        """Wait until core is gone from the process table; it is pid 1 inside, so nothing is left then."""
+        try:
+            handle = os.pidfd_open(pid) if pid > 0 else -1
+        except ProcessLookupError:
+            return
+        if handle < 0:
+            return
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        loop.add_reader(handle, gone.set)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await gone.wait()
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        reap(pid)

@@ -1,0 +1,220 @@
+"""The roots and filters that a running core knows, and when they must be told anew.
+
+A root's recipe is worked out in a thread (it reads the host's /etc and asks interpreters for their files), is
+told to core once, and after that costs a dictionary look-up per run. A directory root is compared with the
+host on every use; the default root in the background every REFRESH_S, so that an upgrade of the host's
+programs is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramet._descriptors import close_all
+from ramet.engine import plan
+from ramet.engine.root import InterpreterFacts, RootSpec, default_environment, default_root, directory_root
+from ramet.errors import DaemonLost, InternalError, RametError
+from ramet.native import _protocol as p
+from ramet.native.frames import raw, u32
+from ramet.native.launch import lend_mounts
+from ramet.seccomp import default_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ramet.models.limits import Limits
+    from ramet.models.operations import Python, RunRequest
+    from ramet.native.core import CoreConnection
+
+ROOTS_MAX = 16
+REFRESH_S = 30.0
+
+Key = tuple[str | None, "Python | None"]
+
+
+@dataclasses.dataclass(slots=True)
+class Defined:
+    """A root that core knows by `number`, and what every plan on it repeats."""
+
+    number: int
+    identity: str
+    home: str
+    environment: Mapping[str, str]
+    fixed: bytes
+    variables: bytes
+    checked: float
+    stamp: tuple[int, ...] | None
+    limits: dict[Limits, bytes] = dataclasses.field(default_factory=dict)
+
+    def plan(self, request: RunRequest, sandbox: int) -> bytes:
+        """The payload of RUN. Raises InvalidRequest."""
+        limits = self.limits.get(request.limits)
+        if limits is None:
+            if len(self.limits) >= 64:
+                self.limits.clear()
+            # The deadline is no part of it: it differs from call to call.
+            limits = self.limits[request.limits] = plan.limits_part(request.limits)
+        variables = self.variables
+        if request.env:
+            variables = plan.environment_part({**self.environment, **request.env})
+        return b"".join((self.fixed, limits, variables, plan.command_part(request, sandbox, self.home)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """How files of the host come to core: by path, or lent by `lender` where core's user cannot open them."""
+
+    program: Path
+    core_pid: int
+    lends: bool
+    private: tuple[str, ...] = ()
+
+
+class Definitions:
+    """The roots and the filter of one core."""
+
+    def __init__(self, core: CoreConnection, host: Host, spawn: Callable[..., object]) -> None:
+        """`spawn` runs a coroutine in the daemon's task group."""
+        self._core = core
+        self._host = host
+        self._spawn = spawn
+        self._roots: OrderedDict[Key, Defined] = OrderedDict()
+        self._making: dict[Key, asyncio.Future[Defined]] = {}
+        # A core that was adopted knows numbers of a daemon that is gone; a random start does not meet them.
+        self._last = secrets.randbelow(1 << 31)
+        self._filter = secrets.randbelow(1 << 31) + 1
+
+    def __len__(self) -> int:
+        return len(self._roots)
+
+    async def define_filter(self) -> None:
+        """Tell core the seccomp program of guests."""
+        program = await asyncio.to_thread(default_filter)
+        await self._core.ask(p.DEFINE_FILTER, u32(p.TAG_FILTER, self._filter) + raw(p.TAG_BYTES, program))
+
+    def known(self, request: RunRequest) -> Defined | None:
+        """The root for `request`, when it can be used at once."""
+        key = (request.root, request.python)
+        defined = self._roots.get(key)
+        if defined is None:
+            return None
+        if request.root is not None:
+            # The caller may have replaced the directory since.
+            if stamp(request.root) != defined.stamp:
+                return None
+        elif time.monotonic() - defined.checked > REFRESH_S and key not in self._making:
+            defined.checked = time.monotonic()
+            self._spawn(self._refresh(key, defined.identity))
+        self._roots.move_to_end(key)
+        return defined
+
+    async def define(self, request: RunRequest) -> Defined:
+        """The root for `request`, told to core if need be.
+
+        Raises InvalidRequest, IsolationError, DaemonLost.
+        """
+        key = (request.root, request.python)
+        making = self._making.get(key)
+        if making is None:
+            making = self._making[key] = asyncio.get_running_loop().create_future()
+            self._spawn(self._make(key, making))
+        return await asyncio.shield(making)
+
+    async def _make(self, key: Key, made: asyncio.Future[Defined]) -> None:
+        try:
+            before = stamp(key[0])
+            spec = await asyncio.to_thread(self._spec, key)
+            made.set_result(await self._tell(key, spec, before))
+        except RametError as error:
+            refuse(made, error)
+        except Exception as error:
+            refuse(made, InternalError("internal", f"the root cannot be worked out: {error!r}"))
+            raise
+        finally:
+            del self._making[key]
+            if not made.done():
+                refuse(made, DaemonLost("daemon_lost", "the daemon is ending"))
+
+    async def _refresh(self, key: Key, identity: str) -> None:
+        spec = await asyncio.to_thread(self._spec, key)
+        if spec.identity != identity:
+            await self._tell(key, spec, None)
+
+    def _spec(self, key: Key) -> RootSpec:
+        root, python = key
+        if root is not None:
+            return directory_root(root)
+        if python is None:
+            return default_root(private=self._host.private)
+        facts = InterpreterFacts(python.prefix, python.base_prefix, python.executable)
+        return default_root(facts, private=self._host.private)
+
+    async def _tell(self, key: Key, spec: RootSpec, before: tuple[int, ...] | None) -> Defined:
+        self._last = number = self._last % (1 << 31) + 1
+        fds = await asyncio.to_thread(self._lend, spec) if self._host.lends else []
+        lent = [bool(fds)] * (len(spec.binds) + len(spec.layers))
+        try:
+            payload = plan.root_part(number, spec, lent)
+        except BaseException:
+            close_all(fds)
+            raise
+        await self._core.ask(p.DEFINE_ROOT, payload, fds)
+        environment = default_environment(spec)
+        defined = Defined(
+            number=number,
+            identity=spec.identity,
+            home=spec.home,
+            environment=environment,
+            fixed=plan.fixed_part(number, self._filter),
+            variables=plan.environment_part(environment),
+            checked=time.monotonic(),
+            stamp=before,
+        )
+        replaced = self._roots.pop(key, None)
+        self._roots[key] = defined
+        # Sandboxes that run on a dropped root keep it.
+        if replaced is not None:
+            await self._drop(replaced)
+        while len(self._roots) > ROOTS_MAX:
+            await self._drop(self._roots.popitem(last=False)[1])
+        return defined
+
+    async def _drop(self, defined: Defined) -> None:
+        await self._core.ask(p.DROP_ROOT, u32(p.TAG_ROOT, defined.number))
+
+    def _lend(self, spec: RootSpec) -> list[int]:
+        """Mounts of every bind and layer. Layers need owners that exist inside, to be copied up."""
+        binds = [str(bind.source) for bind in spec.binds]
+        layers = [str(layer) for layer in spec.layers]
+        fds = lend_mounts(self._host.program, binds) if binds else []
+        try:
+            if layers:
+                fds += lend_mounts(self._host.program, layers, id_map_pid=self._host.core_pid)
+        except BaseException:
+            close_all(fds)
+            raise
+        return fds
+
+
+def stamp(root: str | None) -> tuple[int, ...] | None:
+    """What tells one directory from another that has taken its name; None for none."""
+    if root is None:
+        return None
+    try:
+        status = os.stat(root)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def refuse(future: asyncio.Future[Any], error: RametError) -> None:
+    """Fail `future`; that nobody may be left to hear of it is no fault."""
+    future.set_exception(error)
+    future.exception()

@@ -1,0 +1,151 @@
+"""From a checked request to core's words: the frames that define roots, and the plan of a run.
+
+A plan is a join of attributes, so what does not change from one run to the next can be encoded once and kept
+by its owner (a defined root, a set of limits).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+from typing import TYPE_CHECKING
+
+from ramet.engine.root import Dir, File, RootSpec, Symlink
+from ramet.errors import InvalidRequest
+from ramet.models.limits import LIMITS, Limits
+from ramet.native import _protocol as p
+from ramet.native.frames import raw, text, u32, u64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ramet.models.operations import RunRequest
+
+HOSTNAME = "ramet"
+_RLIMIT = struct.Struct("<IIQQ").pack
+_STREAM_TAGS = (p.TAG_STDIN, p.TAG_STDOUT, p.TAG_STDERR)
+_STEP_NUMBERS = {name: number for number, name in p.STEP_NAMES.items()}
+
+# What the guest would otherwise inherit from the daemon: resource, soft, hard.
+# CORE is 1 and not 0: a dump that goes to a program (core_pattern "|...") ignores 0, and only 1 keeps a crash
+# inside from starting the host's crash handler as root (core(5)). STACK is Linux's default; argv may take a
+# quarter of it.
+_FIXED = (
+    (resource.RLIMIT_CORE, 1, 1),
+    (resource.RLIMIT_STACK, 8 << 20, resource.RLIM_INFINITY),
+    (resource.RLIMIT_MEMLOCK, 64 << 20, 64 << 20),
+    (resource.RLIMIT_NICE, 0, 0),
+    (resource.RLIMIT_RTPRIO, 0, 0),
+)
+_INFINITY = (1 << 64) - 1
+
+
+def rlimit_parts(limits: Limits) -> list[bytes]:
+    """The RLIMIT attributes for `limits`.
+
+    Nobody here may raise a hard limit, so a default above the daemon's own becomes that, which is stricter. A
+    limit that was asked for is refused instead. Raises InvalidRequest naming it.
+    """
+    asked = limits.asked()
+    parts = []
+    for spec in LIMITS:
+        if spec.rlimit is None or spec.name == "processes":
+            continue
+        number = getattr(resource, f"RLIMIT_{spec.rlimit}")
+        soft = int(getattr(limits, spec.name))
+        bound = _hard_limit(number)
+        if soft > bound and spec.name in asked:
+            text = f"{soft} is above the hard limit of Ramet's daemon, {bound}"
+            raise InvalidRequest.of(f"limits.{spec.name}", text, code="out_of_range")
+        # One second between SIGXCPU, which tells the limit, and SIGKILL, which cannot be caught.
+        parts.append(_rlimit(number, soft, soft + (spec.name == "cpu_seconds")))
+    return parts + [_rlimit(*row) for row in _FIXED]
+
+
+def _rlimit(number: int, soft: int, hard: int) -> bytes:
+    hard = min(_INFINITY if hard == resource.RLIM_INFINITY else hard, _hard_limit(number))
+    return raw(p.TAG_RLIMIT, _RLIMIT(number, 0, min(soft, hard), hard))
+
+
+def _hard_limit(number: int) -> int:
+    hard = resource.getrlimit(number)[1]
+    return _INFINITY if hard == resource.RLIM_INFINITY else hard
+
+
+def limits_part(limits: Limits) -> bytes:
+    """Everything in a plan that follows from `limits` but the deadline. Raises InvalidRequest."""
+    return b"".join(
+        (
+            u64(p.TAG_DISK_BYTES, limits.disk),
+            u64(p.TAG_DISK_INODES, limits.inodes),
+            u64(p.TAG_PROCESSES, limits.processes),
+            *rlimit_parts(limits),
+        )
+    )
+
+
+def environment_part(environment: Mapping[str, str]) -> bytes:
+    """ENV attributes."""
+    return b"".join([text(p.TAG_ENV, f"{name}={value}") for name, value in environment.items()])
+
+
+def fixed_part(root: int, filter_number: int) -> bytes:
+    """What every run on a root says alike."""
+    return b"".join(
+        (
+            u32(p.TAG_ROOT, root),
+            u32(p.TAG_FILTER, filter_number),
+            text(p.TAG_HOSTNAME, HOSTNAME),
+            u32(p.TAG_NETWORK, p.NETWORK_NONE),
+            u32(p.TAG_OWNED, 1),
+            u32(p.TAG_UID, 0),
+            u32(p.TAG_GID, 0),
+        )
+    )
+
+
+def command_part(request: RunRequest, sandbox: int, cwd: str) -> bytes:
+    """What is this run's own."""
+    parts = [u64(p.TAG_SANDBOX, sandbox), u64(p.TAG_WALL_NS, int(request.limits.wall * 1e9))]
+    parts += [text(p.TAG_ARG, word) for word in request.argv]
+    parts.append(text(p.TAG_CWD, request.cwd or cwd))
+    parts += [u32(_STREAM_TAGS[stream], index) for index, stream in enumerate(request.streams)]
+    if request.fault is not None:
+        parts.append(u32(p.TAG_FAULT, step_number(request.fault)))
+    return b"".join(parts)
+
+
+def step_number(name: str) -> int:
+    """The number of a step. Raises InvalidRequest naming ``fault``."""
+    if name not in _STEP_NUMBERS:
+        raise InvalidRequest.of("fault", f"{name[:80]!r} is no step of core")
+    return _STEP_NUMBERS[name]
+
+
+def root_part(number: int, spec: RootSpec, lent: Sequence[bool]) -> bytes:
+    """The payload of DEFINE_ROOT. `lent` tells for each bind, then layer, if a descriptor is passed."""
+    parts = [u32(p.TAG_ROOT, number)]
+    for entry in spec.entries:
+        path = os.fsencode(entry.path)
+        match entry:
+            case Dir():
+                parts.append(raw(p.TAG_DIR, struct.pack("<I", entry.mode) + path))
+            case Symlink():
+                target = os.fsencode(entry.target)
+                parts.append(raw(p.TAG_LINK, struct.pack("<I", len(target)) + target + path))
+            case File():
+                head = struct.pack("<II", entry.mode, len(path))
+                parts.append(raw(p.TAG_FILE, head + path + entry.content))
+    index = 0
+    indexes = []
+    for passed in lent:
+        indexes.append(index if passed else p.FD_NONE)
+        index += passed
+    for bind, at in zip(spec.binds, indexes, strict=False):
+        flags = p.BIND_READ_ONLY * bind.read_only
+        source, target = os.fsencode(bind.source), os.fsencode(bind.target)
+        parts.append(raw(p.TAG_BIND, struct.pack("<III", flags, at, len(source)) + source + target))
+    for layer, at in zip(spec.layers, indexes[len(spec.binds) :], strict=True):
+        parts.append(raw(p.TAG_LAYER, struct.pack("<I", at) + os.fsencode(layer)))
+    return b"".join(parts)
