@@ -1,0 +1,70 @@
+"""Ramet: run untrusted commands in throw-away sandboxes, without root and without KVM.
+
+    import ramet
+
+    result = ramet.run("python3 -c 'print(6*7)'", timeout=0.5)
+    result.stdout, result.exit_code, result.duration_ms
+
+Names are loaded when first used (PEP 562), so that `import ramet` costs next to nothing.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ramet._version import __version__ as __version__
+    from ramet.client import AsyncClient as AsyncClient
+    from ramet.client import Client as Client
+    from ramet.client import arun as arun
+    from ramet.client import run as run
+    from ramet.client import status as status
+    from ramet.errors import CommandFailed as CommandFailed
+    from ramet.errors import DaemonError as DaemonError
+    from ramet.errors import DaemonLost as DaemonLost
+    from ramet.errors import DaemonStartError as DaemonStartError
+    from ramet.errors import InternalError as InternalError
+    from ramet.errors import InvalidRequest as InvalidRequest
+    from ramet.errors import IsolationError as IsolationError
+    from ramet.errors import LimitUnsupported as LimitUnsupported
+    from ramet.errors import ProtocolMismatch as ProtocolMismatch
+    from ramet.errors import RametError as RametError
+    from ramet.models.limits import Limits as Limits
+    from ramet.models.results import CommandResult as CommandResult
+    from ramet.models.results import Usage as Usage
+
+_HOME = {
+    "__version__": "ramet._version",
+    **dict.fromkeys(("AsyncClient", "Client", "arun", "run", "status"), "ramet.client"),
+    **dict.fromkeys(
+        (
+            "CommandFailed",
+            "DaemonError",
+            "DaemonLost",
+            "DaemonStartError",
+            "InternalError",
+            "InvalidRequest",
+            "IsolationError",
+            "LimitUnsupported",
+            "ProtocolMismatch",
+            "RametError",
+        ),
+        "ramet.errors",
+    ),
+    "Limits": "ramet.models.limits",
+    **dict.fromkeys(("CommandResult", "Usage"), "ramet.models.results"),
+}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605  the table is the list
+
+
+def __getattr__(name: str) -> "Any":
+    if (home := _HOME.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

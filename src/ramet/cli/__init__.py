@@ -1,0 +1,1 @@
+"""The command line. `main` parses and tells errors; each command is a module of `commands`."""

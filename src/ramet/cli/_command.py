@@ -1,0 +1,59 @@
+"""How words become arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["LITERAL", "Command", "Group", "RunCommand"]
+
+LITERAL = "ramet.literal"
+"""Key in a context's `meta`: True when `--` stood before the command."""
+
+
+class _AsItIs:
+    """Takes the place of typer's conversion of a value."""
+
+    @staticmethod
+    def coerce(value: Any, param: Any, ctx: Any) -> Any:
+        del ctx
+        if value is None and (param.multiple or param.nargs == -1):
+            return ()
+        return value
+
+
+def _unconverted(params: Any) -> Any:
+    """`params`, which will take text, lists of text and flags as they are.
+
+    All arguments here are of these types already, and typer's conversion imports pydantic, which takes longer
+    than a run does. A typer that knows nothing of the attribute converts, with the same outcome.
+    """
+    for param in params:
+        param._runtime_param = _AsItIs  # noqa: SLF001
+    return params
+
+
+class Command(TyperCommand):
+    """A command whose arguments are not converted."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _unconverted(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group whose options are not converted."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _unconverted(super().get_params(ctx))
+
+
+class RunCommand(Command):
+    """Remembers whether `--` stood before the command, which the parser takes away."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)
+        rest = super().parse_args(ctx, args)
+        before = len(words) - len(ctx.params["command"] or ()) - 1
+        ctx.meta[LITERAL] = before >= 0 and words[before] == "--"
+        return rest

@@ -1,0 +1,67 @@
+"""What the user is told of an error: one line, and an exit code that says whose fault it was."""
+
+from __future__ import annotations
+
+import contextlib
+import errno as _errno
+import os
+import sys
+
+from ramet.errors import DaemonStartError, InternalError, InvalidRequest, IsolationError, RametError
+from ramet.models.limits import LIMITS
+
+__all__ = ["FAILED", "INTERRUPTED", "USAGE", "describe", "exit_code", "report", "say"]
+
+USAGE = 2
+"""An argument is wrong; nothing was started."""
+FAILED = 125
+"""Ramet itself failed, as with env(1), timeout(1) and docker."""
+INTERRUPTED = 130
+
+# Where the command line spells an argument of the API otherwise.
+_OPTIONS = {
+    "command": "COMMAND",
+    "timeout": "--timeout",
+    "env": "--env",
+    "cwd": "--cwd",
+    "root": "--root",
+    "stdin": "--stdin",
+    "bin": "--bin",
+    "file": "--file",
+    "directory": "DIRECTORY",
+    **{f"limits.{spec.name}": spec.option for spec in LIMITS},
+}
+
+
+def exit_code(error: RametError) -> int:
+    """2 when the user can mend it by other arguments, else 125."""
+    return USAGE if isinstance(error, InvalidRequest) else FAILED
+
+
+def describe(error: RametError) -> str:
+    """The error in the words of the command line."""
+    text = error.message
+    if isinstance(error, InvalidRequest) and (option := _OPTIONS.get(error.field or "")):
+        text = f"{option}: {text.removeprefix(f'{error.field}: ')}"
+    if error.step and error.step not in text:
+        text += f" (step {error.step})"
+    if error.errno and os.strerror(error.errno) not in text:
+        text += f" ({_errno.errorcode.get(error.errno, error.errno)}: {os.strerror(error.errno)})"
+    hint = error.hint
+    if hint is None and isinstance(error, (IsolationError, DaemonStartError)):
+        hint = "ramet doctor says what this machine lacks"
+    if hint is None and isinstance(error, InternalError):
+        hint = "this is a defect of Ramet: please report it"
+    return f"{text} ({hint})" if hint else text
+
+
+def say(text: str) -> None:
+    """One line on standard error. That it may be closed changes nothing about the exit code."""
+    with contextlib.suppress(OSError):
+        print(f"ramet: {text}", file=sys.stderr, flush=True)
+
+
+def report(error: RametError) -> int:
+    """Tell the error; the exit code for it."""
+    say(describe(error))
+    return exit_code(error)

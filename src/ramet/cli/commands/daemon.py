@@ -1,0 +1,105 @@
+"""`ramet daemon start|stop|status` and `ramet status`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ramet.errors import DaemonError, DaemonLost
+
+if TYPE_CHECKING:
+    from ramet.models.operations import DaemonStatus
+
+ABSENT = 3
+"""Exit code of `status` when nothing runs, as service managers have it."""
+_STOP_PATIENCE_S = 20.0
+_JSON = typer.Option(False, "--json", help="Print one JSON object.")
+
+
+def start(as_json: bool = _JSON) -> int:
+    """Start the daemon, if it is not running yet."""
+    from ramet.client import ping
+
+    pong = ping()
+    _tell(
+        {"running": True, **pong.to_wire()},
+        f"the daemon runs: version {pong.version}, pid {pong.pid}",
+        as_json,
+    )
+    return 0
+
+
+def stop(as_json: bool = _JSON) -> int:
+    """End the daemon, and with it every sandbox; return when all of it is gone."""
+    from ramet.client import shutdown
+
+    try:
+        pong = shutdown()
+    except DaemonLost as error:
+        if error.code != "daemon_absent":
+            raise
+        _tell({"stopped": False}, "no daemon is running", as_json)
+        return 0
+    _await_end(pong.pid)
+    _tell({"stopped": True, "pid": pong.pid}, f"the daemon ended: pid {pong.pid}", as_json)
+    return 0
+
+
+def status(as_json: bool = _JSON) -> int:
+    """Show the daemon and its core, without starting them. The exit code is 3 when none is running."""
+    from ramet.client import Client
+
+    try:
+        with Client(start=False) as client:
+            found = client.status()
+    except DaemonLost as error:
+        if error.code != "daemon_absent":
+            raise
+        _tell({"running": False}, "no daemon is running; the next run starts one", as_json)
+        return ABSENT
+    if as_json:
+        print(json.dumps({"running": True, **dataclasses.asdict(found)}))
+    else:
+        from ramet.cli.render import pairs
+
+        pairs(_described(found))
+    return 0
+
+
+def _described(found: DaemonStatus) -> dict[str, object]:
+    rows: dict[str, object] = {
+        "daemon": f"version {found.version}, pid {found.pid}, up for {found.uptime_s:.0f} s",
+        "directory": found.runtime_dir,
+        "connections": f"{found.connections}, of which {found.active} with a run",
+    }
+    core = found.core
+    if core is None:
+        rows["core"] = "not started yet"
+        return rows
+    ids = "one user id in sandboxes" if core.ids == "single" else "a range of user ids in sandboxes"
+    rows["core"] = f"version {core.program}, pid {core.pid}, {ids}"
+    rows["pool"] = f"{core.pool_ready} of {core.pool_size} entries ready"
+    rows["sandboxes"] = f"{core.sandboxes} alive, {core.runs} ended"
+    rows["roots"] = core.roots
+    return rows
+
+
+def _tell(data: dict[str, Any], text: str, as_json: bool) -> None:
+    print(json.dumps(data) if as_json else text)
+
+
+def _await_end(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select.select([handle], [], [], _STOP_PATIENCE_S)[0]:
+            raise DaemonError("daemon_stays", f"the daemon, pid {pid}, did not end in {_STOP_PATIENCE_S:g} s")
+    finally:
+        os.close(handle)

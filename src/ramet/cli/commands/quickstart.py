@@ -1,0 +1,192 @@
+"""`ramet quickstart`: five untrusted programs, and what each of them got."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ramet.models.results import CommandResult
+
+_PRIMES = """\
+sieve = bytearray([1]) * 2_000_000
+for n in range(2, 1415):
+    if sieve[n]:
+        sieve[n * n :: n] = bytes(len(range(n * n, 2_000_000, n)))
+print("the primes below two million add up to", sum(n for n in range(2, 2_000_000) if sieve[n]))
+"""
+
+_PIPELINE = "seq 100000 | grep 7 | sort -n | tail -n 3 | tr '\\n' ' '; echo; id; uname -n"
+
+# 192.0.2.1 is an address for documentation: a host with a way out would wait for it in vain.
+_NOSY = """\
+import os, socket, sys
+
+def attempt(what, action):
+    try:
+        print(f"{what}: {action()}")
+    except OSError as error:
+        print(f"{what}: {error.strerror}")
+
+home, marker = sys.argv[1:]
+attempt("list your ~/.ssh", lambda: os.listdir(home + "/.ssh"))
+attempt("list its own home", lambda: [name for name in os.listdir(os.path.expanduser("~")) if name[0] != "."])
+attempt("overwrite /etc/hosts", lambda: open("/etc/hosts", "w").write(marker) and "done, in its own copy")
+attempt("connect to 192.0.2.1", lambda: socket.create_connection(("192.0.2.1", 80), 5))
+attempt("set the host's name", lambda: socket.sethostname("taken"))
+print("processes in sight:", sum(name.isdigit() for name in os.listdir("/proc")))
+print("its environment:", *sorted(os.environ))
+"""
+
+_FORKS = """\
+import os, time
+
+count = 0
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(3600)
+    except OSError as error:
+        print(f"after {count} forks: {error.strerror}")
+        break
+    count += 1
+"""
+
+_LOOP = "while :; do :; done"
+_MARKER = "written by a program of ramet quickstart\n"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Program:
+    """One program of the show. `expected` judges its result; `options` are arguments of `ramet.run`."""
+
+    title: str
+    command: str | list[str]
+    expected: Callable[[CommandResult], bool]
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _programs(home: str) -> list[_Program]:
+    return [
+        _Program(
+            "A computation in Python",
+            ["python3", "-c", _PRIMES],
+            lambda result: result.stdout.rstrip().endswith(" 142913828922"),
+        ),
+        _Program(
+            "A shell pipeline",
+            _PIPELINE,
+            lambda result: result.ok and result.stdout.startswith("99979 99987 99997"),
+        ),
+        _Program(
+            "A program that wants your keys, your files, the network",
+            ["python3", "-c", _NOSY, home, _MARKER],
+            lambda result: result.ok and "No such file" in result.stdout and "unreachable" in result.stdout,
+        ),
+        _Program(
+            "A program that forks without end, with --pids 64",
+            ["python3", "-c", _FORKS],
+            lambda result: result.ok and "temporarily unavailable" in result.stdout,
+            {"limits": {"processes": 64}},
+        ),
+        _Program(
+            "A program that never ends, with --timeout 0.5",
+            _LOOP,
+            lambda result: result.timed_out and result.exit_code == 124,
+            {"timeout": 0.5},
+        ),
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one program got; `seconds` from call to result."""
+
+    program: _Program
+    result: CommandResult
+    seconds: float
+
+    @property
+    def expected(self) -> bool:
+        return self.program.expected(self.result)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "title": self.program.title,
+            "expected": self.expected,
+            "call_ms": self.seconds * 1000,
+            "result": self.result.to_dict(),
+        }
+
+
+def quickstart(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> int:
+    """Run five untrusted programs, and show what each of them got.
+
+    The exit code is 1 when one of them got something else than it should.
+    """
+    from ramet.cli.render import console
+    from ramet.client import ping
+
+    out = None if as_json else console()
+    begin = time.perf_counter()
+    pong = ping()
+    if out is not None:
+        seconds = time.perf_counter() - begin
+        out.print(f"The daemon answers after {_ms(seconds)} ms (pid {pong.pid}).", style="dim")
+    outcomes = []
+    for number, program in enumerate(_programs(str(Path.home())), 1):
+        outcomes.append(_perform(program))
+        if out is not None:
+            out.print(f"\n{number}. {program.title}", style="bold")
+            _show(out, outcomes[-1])
+    untouched = _MARKER.strip() not in _text("/etc/hosts")
+    good = untouched and all(outcome.expected for outcome in outcomes)
+    if out is not None:
+        out.print(f"\nYour own /etc/hosts is {'as it was' if untouched else 'CHANGED'}.", style="bold")
+    else:
+        programs = [outcome.to_dict() for outcome in outcomes]
+        print(json.dumps({"ok": good, "hosts_unchanged": untouched, "programs": programs}))
+    return 0 if good else 1
+
+
+def _perform(program: _Program) -> _Outcome:
+    from ramet.client import run
+
+    begin = time.perf_counter()
+    result = run(program.command, **program.options)
+    return _Outcome(program, result, time.perf_counter() - begin)
+
+
+def _show(out: Console, outcome: _Outcome) -> None:
+    from ramet.cli.render import how_it_ended, size
+
+    result = outcome.result
+    for line in (result.stdout + result.stderr).splitlines():
+        out.print(f"   | {line}")
+    facts = [how_it_ended(result), f"{_ms(outcome.seconds)} ms from call to result"]
+    if result.setup_ms:
+        facts.append(f"{result.setup_ms:.1f} ms of them until the program ran")
+    facts.append(f"peak memory {size(result.usage.peak_rss_bytes)}")
+    out.print("   " + ", ".join(facts), style="green" if result.ok else "yellow")
+    if not outcome.expected:
+        out.print("   This is not what it should have got.", style="bold red")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f}"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,169 @@
+"""`ramet run`: one command in a sandbox of its own, with this process's standard streams."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import typer
+
+from ramet.cli import _errors
+from ramet.cli._command import LITERAL
+from ramet.cli._streams import OutputClosed, OutputFailed, die_of, has_input, writer
+from ramet.cli.render import amount, end_note
+from ramet.errors import InvalidRequest, RametError
+from ramet.models.limits import BY_NAME
+
+if TYPE_CHECKING:
+    from ramet.models.results import CommandResult
+
+_METAVARS = {"count": "N", "bytes": "SIZE", "seconds": "SECONDS"}
+
+
+def _limit(name: str, prefix: str = "") -> Any:
+    spec = BY_NAME[name]
+    text = f"{prefix}{spec.summary}. Default: {amount(spec.default, spec.unit)}."
+    return typer.Option(None, spec.option, metavar=_METAVARS[spec.unit], help=text[0].upper() + text[1:])
+
+
+def run(
+    ctx: typer.Context,
+    command: list[str] | None = typer.Argument(
+        None, metavar="COMMAND", help="A shell line, or a program's words."
+    ),
+    *,
+    timeout: str | None = _limit("wall"),
+    env: list[str] = typer.Option(
+        [],
+        "--env",
+        "-e",
+        metavar="NAME=VALUE",
+        help="A variable for the command; NAME alone takes the value that it has here. May be repeated.",
+    ),
+    cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
+    root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
+    pids: str | None = _limit("processes"),
+    disk: str | None = _limit("disk"),
+    inodes: str | None = _limit("inodes"),
+    open_files: str | None = _limit("open_files"),
+    file_size: str | None = _limit("file_size"),
+    address_space: str | None = _limit("address_space"),
+    cpu_seconds: str | None = _limit("cpu_seconds"),
+    output: str | None = _limit("output", "with --json, "),
+    stdin: bool | None = typer.Option(
+        None, "--stdin/--no-stdin", "-i/-n", help="Pass standard input on. Default: unless it is a terminal."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+) -> int:
+    """Run a command in a sandbox made for it and gone after it.
+
+    One COMMAND is a line for the sandbox's /bin/sh: ramet run 'seq 9 | tail -n 1'. Several, or any number
+    after --, are a program and its arguments, taken literally: ramet run -- python3 script.py.
+
+    The exit code is the command's own; 124 when it ran out of time, 128+N when signal N ended it, 125 when
+    Ramet itself failed, 2 when an argument is wrong. Sizes are bytes or text such as 64M, times are seconds
+    or text such as 500ms.
+    """
+    limits = {
+        "processes": pids,
+        "disk": disk,
+        "inodes": inodes,
+        "open_files": open_files,
+        "file_size": file_size,
+        "address_space": address_space,
+        "cpu_seconds": cpu_seconds,
+        "output": output,
+    }
+    try:
+        request: _Request = {"timeout": timeout, "cwd": cwd, "root": root}
+        request["command"] = _command(command or [], literal=ctx.meta.get(LITERAL) is True)
+        request["env"] = dict(_variable(text) for text in env)
+        request["limits"] = _limits(limits, as_json=as_json)
+        if stdin is True or (stdin is None and has_input()):
+            request["stdin"] = 0
+        return _print_json(request) if as_json else _pass_through(request)
+    except RametError as error:
+        if as_json:
+            _print({"error": error.to_wire()})
+        raise
+
+
+class _Request(TypedDict, total=False):
+    """Arguments of `ramet.run`. What parses text takes text."""
+
+    command: str | list[str]
+    timeout: Any
+    stdin: int
+    env: dict[str, str]
+    cwd: str | None
+    root: str | None
+    limits: dict[str, str]
+
+
+def _command(words: list[str], *, literal: bool) -> str | list[str]:
+    if not words:
+        raise InvalidRequest.of("command", "is missing", code="empty_command")
+    return words[0] if len(words) == 1 and not literal else words
+
+
+def _limits(asked: dict[str, str | None], *, as_json: bool) -> dict[str, str]:
+    given = {name: value for name, value in asked.items() if value is not None}
+    if as_json:
+        return given
+    if "output" in given:
+        raise InvalidRequest.of("limits.output", "needs --json; without it all output is passed on")
+    return {**given, "output": "0"}
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise InvalidRequest.of("env", f"{text[:80]!r} is not NAME=VALUE")
+    if equals:
+        return name, value
+    if name not in os.environ:
+        raise InvalidRequest.of("env", f"{name} has no value here to pass on")
+    return name, os.environ[name]
+
+
+def _pass_through(request: _Request) -> int:
+    from ramet.client import run as run_command
+
+    try:
+        result = run_command(**request, on_stdout=writer(1), on_stderr=writer(2))
+    except OutputClosed:
+        # The sandbox ends with this; the shell sees what it sees of any program before a closed pipe.
+        return die_of(signal.SIGPIPE)
+    except OutputFailed as error:
+        _errors.say(str(error))
+        return _errors.FAILED
+    if note := end_note(result, request.get("timeout")):
+        _errors.say(note)
+    return result.exit_code
+
+
+def _print_json(request: _Request) -> int:
+    from ramet.client import run as run_command
+
+    result = run_command(**request)
+    _print(_as_json(result))
+    return result.exit_code
+
+
+def _as_json(result: CommandResult) -> dict[str, Any]:
+    """The result. Bytes that are no UTF-8 come along in base64, since text cannot hold them."""
+    data = result.to_dict()
+    for name, kept in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
+        try:
+            kept.decode()
+        except UnicodeDecodeError:
+            data[f"{name}_base64"] = base64.b64encode(kept).decode()
+    return data
+
+
+def _print(data: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(data))

@@ -1,0 +1,103 @@
+"""The command `ramet`: its commands, and one place where every error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from ramet._version import __version__
+from ramet.cli import _errors
+from ramet.cli._command import Command, Group, RunCommand
+from ramet.cli._streams import open_missing
+from ramet.cli.commands import daemon, doctor, quickstart, root, run, version
+from ramet.errors import RametError
+
+__all__ = ["app", "invoke", "main"]
+
+# Help in plain text and tracebacks of Python's own: rich would be imported for both.
+app = typer.Typer(
+    name="ramet",
+    cls=Group,
+    help="Run untrusted commands in throw-away sandboxes, without root and without KVM.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+daemon_app = typer.Typer(
+    help="The daemon of this user; it starts by itself when needed.", no_args_is_help=True
+)
+root_app = typer.Typer(cls=Group, help="Roots: what a sandbox sees as /.", no_args_is_help=True)
+
+# Options end at the first word of the command, so that `ramet run ls -l` needs no `--`.
+app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
+app.command("doctor", cls=Command)(doctor.doctor)
+app.command("quickstart", cls=Command)(quickstart.quickstart)
+app.command("status", cls=Command)(daemon.status)
+app.add_typer(daemon_app, name="daemon")
+app.add_typer(root_app, name="root")
+app.command("version", cls=Command)(version.version)
+daemon_app.command("start", cls=Command)(daemon.start)
+daemon_app.command("stop", cls=Command)(daemon.stop)
+daemon_app.command("status", cls=Command)(daemon.status)
+root_app.command("build", cls=Command)(root.build)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", "-V", help="Show the version and exit."),
+) -> None:
+    if version:
+        print(f"ramet {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+        raise typer.Exit(_errors.USAGE)
+
+
+# The classes of typer's own parser; where they live has changed from one version to another.
+_PARSE_ERRORS = typer.BadParameter.__mro__[typer.BadParameter.__mro__.index(Exception) - 1]
+
+
+def invoke(words: Sequence[str]) -> int:
+    """Carry out one command line; its exit code. Every error has been told when this returns."""
+    try:
+        code = app(args=list(words), prog_name="ramet", standalone_mode=False)
+    except RametError as error:
+        return _errors.report(error)
+    except typer.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _errors.INTERRUPTED
+    except Exception as error:
+        if (refused := _parse_error(error)) is not None:
+            return refused
+        if os.environ.get("RAMET_DEBUG"):
+            raise
+        _errors.say(f"a defect of Ramet: {type(error).__name__}: {error} (RAMET_DEBUG=1 shows where)")
+        return _errors.FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _parse_error(error: Exception) -> int | None:
+    text = getattr(error, "format_message", None)
+    if not isinstance(error, _PARSE_ERRORS) or text is None:
+        return None
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(text())
+        return _errors.USAGE
+    command = getattr(getattr(error, "ctx", None), "command_path", "ramet")
+    _errors.say(f"{' '.join(text().split())} (see {command} --help)")
+    return _errors.USAGE
+
+
+def main() -> NoReturn:
+    """The entry point of the program."""
+    open_missing()
+    sys.exit(invoke(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The calls without a client: they share one for the whole process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import IO, Any
+
+from ramet.client._async.client import AsyncClient
+from ramet.models.limits import Limits
+from ramet.models.operations import DaemonStatus, Pong, Report
+from ramet.models.results import CommandResult
+
+_shared = AsyncClient()
+
+
+async def run(
+    command: str | Sequence[str | bytes | PathLike[str]],
+    *,
+    timeout: float | None = None,
+    stdin: bytes | str | int | IO[Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | PathLike[str] | None = None,
+    root: str | PathLike[str] | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
+    on_stdout: Callable[[bytes], Any] | None = None,
+    on_stderr: Callable[[bytes], Any] | None = None,
+    check: bool = False,
+    encoding: str = "utf-8",
+) -> CommandResult:
+    """Run one command in a sandbox made for it and gone after it.
+
+    Args:
+        command: text is a line for /bin/sh; a sequence is a program and its arguments.
+        timeout: seconds until everything in the sandbox is killed; by default the limit ``wall``, 300.
+        stdin: text, bytes, a file or a descriptor to feed the command from; by default it reads /dev/null.
+        env: variables to add to the sandbox's own. Nothing of this process's environment goes in.
+        cwd: absolute, inside the sandbox; by default its home.
+        root: a directory of the host to use as ``/``; writes to it stay in the sandbox.
+        limits: Limits, or a mapping such as ``{"disk": "64M"}``.
+        on_stdout: called with each piece of bytes as it arrives, and counted in the result all the same.
+        on_stderr: as `on_stdout`.
+        check: raise CommandFailed unless the command exits with 0.
+        encoding: of text given as `stdin`, and of the result's text.
+
+    Raises:
+        InvalidRequest: an argument is wrong; `field` names it. Nothing was started.
+        IsolationError: the sandbox could not be made; `step` and `errno` say why. Nothing ran.
+        DaemonError: the daemon could not be started, or ended meanwhile.
+        CommandFailed: only with `check`.
+    """
+    return await _shared.run(
+        command,
+        timeout=timeout,
+        stdin=stdin,
+        env=env,
+        cwd=cwd,
+        root=root,
+        limits=limits,
+        on_stdout=on_stdout,
+        on_stderr=on_stderr,
+        check=check,
+        encoding=encoding,
+    )
+
+
+async def doctor() -> Report:
+    """What this machine has of what Ramet needs, seen by the daemon, which is started if need be."""
+    return await _shared.doctor()
+
+
+async def status() -> DaemonStatus:
+    """What the user's daemon and its core are doing; starts the daemon if need be."""
+    return await _shared.status()
+
+
+async def ping() -> Pong:
+    """The daemon's version and pid; starts it if need be."""
+    return await _shared.ping()
+
+
+async def shutdown() -> Pong:
+    """End the user's daemon, core and every sandbox. Raises DaemonLost when none is running."""
+    async with AsyncClient(start=False) as client:
+        return await client.shutdown()

@@ -1,0 +1,1 @@
+"""How each of the two clients waits for descriptors; the generator swaps one module for the other."""

@@ -1,0 +1,209 @@
+# Generated from _async/client.py by scripts/unasync.py. Do not edit.
+"""A client of the user's daemon.
+
+It holds connections, one operation at a time on each, and starts the daemon on demand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import IO, Any, Self
+
+from ramet.client._backends._sync import deliver, in_thread, poll
+from ramet.client._exchange import Connection, Exchange, Stale
+from ramet.client._start import absolute, connect, interpreter, start_daemon
+from ramet.client._streams import Source, check_output
+from ramet.errors import DaemonLost
+from ramet.models.limits import Limits
+from ramet.models.operations import OPERATIONS, DaemonStatus, Empty, Pong, Report, RunRequest
+from ramet.models.results import CommandResult
+from ramet.wire.places import runtime_path
+
+IDLE_CONNECTIONS = 64
+# Core ends a command at its deadline; a daemon that does not say so within this time is beyond help.
+PATIENCE_S = 30.0
+ATTEMPTS = 3
+# A command that is done by then costs one wakeup; one that writes more than a pipe holds waits so long once.
+QUIET_S = 0.004
+
+
+class Client:
+    """Speaks to the user's daemon, which is started when the first request needs it.
+
+    Safe to share between threads and event loops. Closing it ends the runs that are under way on it.
+    """
+
+    def __init__(self, runtime_dir: str | None = None, *, start: bool = True) -> None:
+        """Make a client; nothing is connected or started yet.
+
+        Args:
+            runtime_dir: where the daemon is met; by default the user's own place.
+            start: start a daemon when there is none; else a request raises DaemonLost.
+        """
+        self._runtime_dir = runtime_dir
+        self._start = start
+        # Each operation on it is atomic; a lock could be left locked by a fork of a threaded program.
+        self._idle: list[Connection] = []
+
+    def run(
+        self,
+        command: str | Sequence[str | bytes | PathLike[str]],
+        *,
+        timeout: float | None = None,
+        stdin: bytes | str | int | IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | PathLike[str] | None = None,
+        root: str | PathLike[str] | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
+        on_stdout: Callable[[bytes], Any] | None = None,
+        on_stderr: Callable[[bytes], Any] | None = None,
+        check: bool = False,
+        encoding: str = "utf-8",
+    ) -> CommandResult:
+        """Run one command in a sandbox of its own; arguments and errors are those of `ramet.run`."""
+        streams = (1, 2) if stdin is None else (0, 1, 2)
+        check_output(encoding, {"on_stdout": on_stdout, "on_stderr": on_stderr})
+        request = RunRequest.of(
+            command,
+            timeout=timeout,
+            env=env,
+            cwd=cwd,
+            root=absolute(root),
+            limits=limits,
+            python=interpreter(),
+            streams=streams,
+        )
+        result = self.run_request(
+            request, stdin=stdin, on_stdout=on_stdout, on_stderr=on_stderr, encoding=encoding
+        )
+        return result.check() if check else result
+
+    def run_request(
+        self,
+        request: RunRequest,
+        *,
+        stdin: bytes | str | int | IO[Any] | None = None,
+        on_stdout: Callable[[bytes], Any] | None = None,
+        on_stderr: Callable[[bytes], Any] | None = None,
+        encoding: str = "utf-8",
+    ) -> CommandResult:
+        """Carry out a request that is made and checked already; else as `run`."""
+        for _ in range(ATTEMPTS):
+            source = None if stdin is None else Source(stdin, encoding)
+            connection = self._connection()
+            exchange = Exchange(
+                connection, request, source, callbacks=(on_stdout, on_stderr), encoding=encoding
+            )
+            try:
+                self._drive(exchange, request.limits.wall + PATIENCE_S)
+                return exchange.result()
+            except Stale:
+                if source is not None and source.consumed:
+                    break
+            finally:
+                exchange.close()
+                self._give_back(connection)
+        raise DaemonLost("daemon_lost", "the daemon ends whenever it is asked")
+
+    def doctor(self) -> Report:
+        """What this machine has of what Ramet needs, seen by the daemon."""
+        return Report.from_wire(self._ask("doctor"))
+
+    def status(self) -> DaemonStatus:
+        """What the daemon and its core are doing."""
+        return DaemonStatus.from_wire(self._ask("status"))
+
+    def ping(self) -> Pong:
+        """The daemon's version and pid; starts it if need be."""
+        return Pong.from_wire(self._ask("ping"))
+
+    def shutdown(self) -> Pong:
+        """End the daemon and every sandbox; with ``start=True`` a missing one is started first."""
+        return Pong.from_wire(self._ask("shutdown"))
+
+    def _ask(self, name: str) -> dict[str, Any]:
+        arguments = Empty().to_wire()
+        for _ in range(ATTEMPTS):
+            connection = self._connection()
+            try:
+                connection.send(name, arguments, [])
+                deadline = time.monotonic() + PATIENCE_S
+                while (answer := connection.receive()) is None:
+                    self._wait(connection, deadline)
+                return answer
+            except Stale:
+                continue
+            except DaemonLost:
+                if not OPERATIONS[name].idempotent or name == "shutdown":
+                    raise
+            finally:
+                self._give_back(connection)
+        raise DaemonLost("daemon_lost", "the daemon ends whenever it is asked")
+
+    def _drive(self, exchange: Exchange, patience: float) -> None:
+        deadline = time.monotonic() + patience
+        exchange.begin()
+        over = exchange.quiet and exchange.step(poll(exchange.connection.poller, QUIET_S))
+        if not over:
+            exchange.watch()
+        while not over:
+            over = exchange.step(self._wait(exchange.connection, deadline))
+            if exchange.chunks:
+                chunks, exchange.chunks = exchange.chunks, []
+                for callback, chunk in chunks:
+                    deliver(callback, chunk)
+
+    def _wait(self, connection: Connection, deadline: float) -> list[tuple[int, int]]:
+        remaining = deadline - time.monotonic()
+        events = poll(connection.poller, max(remaining, 0.0))
+        if not events and remaining <= 0:
+            raise DaemonLost("daemon_silent", "the daemon does not answer", hint="ramet daemon stop ends it")
+        return events
+
+    def _connection(self) -> Connection:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if connection.is_alive():
+                return connection
+            connection.close()
+        place = self._runtime_dir or runtime_path()
+        sock = connect(place)
+        if sock is None:
+            if not self._start:
+                raise DaemonLost("daemon_absent", f"no daemon is running in {place}")
+            started: list[Connection] = []
+            try:
+                in_thread(lambda: started.append(Connection(start_daemon(place))))
+            except BaseException:
+                # Cancelled: the thread came to its end all the same.
+                for connection in started:
+                    connection.close()
+                raise
+            return started[0]
+        return Connection(sock)
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.busy or len(self._idle) >= IDLE_CONNECTIONS:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        connections, self._idle = self._idle, []
+        for connection in connections:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""What crosses every border of Ramet: requests, results, limits and names. Standard library only."""

@@ -1,0 +1,213 @@
+"""The one table of limits.
+
+Only limits that need no cgroup are here. Each has a finite default and a mechanism that enforces it, which
+every result repeats in `enforced_by`. A limit that is asked for and is not in the table is refused by name
+(LimitUnsupported), never ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
+
+from ramet.errors import InvalidRequest, LimitUnsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+WALL_MAX_S = 7 * 86400.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LimitSpec:
+    """One row of the table. `default`, `minimum` and `maximum` are in `unit` (count, bytes or seconds)."""
+
+    name: str
+    unit: str
+    default: int | float
+    minimum: int | float
+    maximum: int | float
+    enforced_by: str
+    summary: str
+    option: str
+    rlimit: str | None = None
+
+
+# address_space: programs reserve far more than they touch (V8 1 TiB, AddressSanitizer 16 TiB), so the default
+# only stops runaways; it is no limit of memory. file_size also counts for memfds, which databases make large
+# and sparse.
+LIMITS: tuple[LimitSpec, ...] = (
+    LimitSpec("processes", "count", 256, 1, 4_194_304,
+              "rlimit", "processes and threads at once", "--pids", "NPROC"),
+    LimitSpec("open_files", "count", 4096, 8, 1_048_576,
+              "rlimit", "open files of one process", "--open-files", "NOFILE"),
+    LimitSpec("file_size", "bytes", 16 * GIB, 0, 8192 * TIB,
+              "rlimit", "size of one file", "--file-size", "FSIZE"),
+    LimitSpec("disk", "bytes", 1 * GIB, 64 * KIB, 64 * TIB,
+              "tmpfs", "bytes written to the root, held in RAM", "--disk"),
+    LimitSpec("inodes", "count", 262_144, 16, 1 << 31,
+              "tmpfs", "files and directories written to the root", "--inodes"),
+    LimitSpec("address_space", "bytes", 32 * TIB, 16 * MIB, 128 * TIB,
+              "rlimit", "address space of one process", "--address-space", "AS"),
+    LimitSpec("cpu_seconds", "seconds", 86_400, 1, 365 * 86_400,
+              "rlimit", "processor time of one process", "--cpu-seconds", "CPU"),
+    LimitSpec("wall", "seconds", 300.0, 0.001, WALL_MAX_S,
+              "core watchdog", "time from the request to the end", "--timeout"),
+    LimitSpec("output", "bytes", 8 * MIB, 0, 1 * GIB,
+              "client", "bytes kept of each output stream, half head, half tail", "--output"),
+)  # fmt: skip
+BY_NAME: Mapping[str, LimitSpec] = MappingProxyType({spec.name: spec for spec in LIMITS})
+ENFORCED_BY: Mapping[str, str] = MappingProxyType({spec.name: spec.enforced_by for spec in LIMITS})
+
+_UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
+_SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+
+
+def shown(value: object) -> str:
+    """`value` for an error message: its repr, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # int of more than 4300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 64 else f"{text[:60]}..."
+
+
+def parse_size(value: object, field: str) -> int:
+    """Bytes from an int or from text such as ``"64M"``, ``"1GiB"``, ``"1.5g"``; units are powers of 1024.
+
+    Raises InvalidRequest naming `field`.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        number, unit = match.groups()
+        scale = _UNITS[unit.lower()]
+        return int(float(number) * scale) if "." in number else int(number) * scale
+    raise InvalidRequest.of(field, f"{shown(value)} is not a size (bytes, or text such as 64M or 1GiB)")
+
+
+def parse_seconds(value: object, field: str) -> float:
+    """Seconds from a number, or from text that may end in ms, s, m or h.
+
+    Raises InvalidRequest naming `field`.
+    """
+    scale = 1.0
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(ms|s|m|h)?\s*", value)
+        if not match:
+            raise InvalidRequest.of(
+                field, f"{shown(value)} is not a time (seconds, or text such as 500ms or 5m)"
+            )
+        value, scale = float(match[1]), {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(match[2] or "s", 1.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidRequest.of(field, f"{shown(value)} is not a number of seconds")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequest.of(field, f"{shown(value)} is not a finite number of seconds")
+    return value if scale == 1.0 else value * scale
+
+
+def parse_limit(spec: LimitSpec, value: object, field: str) -> int | float:
+    """`value` in the unit of `spec`, within its bounds. Raises InvalidRequest naming `field`."""
+    number: int | float
+    if spec.unit == "seconds":
+        number = parse_seconds(value, field)
+        if spec.rlimit:
+            number = math.ceil(number)
+    elif spec.unit == "bytes":
+        number = parse_size(value, field)
+    elif isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,20}\s*", value):
+        number = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        raise InvalidRequest.of(field, f"{shown(value)} is not a count")
+    if not spec.minimum <= number <= spec.maximum:
+        bounds = f"from {spec.minimum} to {spec.maximum} {spec.unit}"
+        raise InvalidRequest.of(field, f"{shown(value)} is out of range: {bounds}", code="out_of_range")
+    return number
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
+class Limits:
+    """The limits of one command: the table's defaults and what was given; sizes may be text (``"64M"``).
+
+    Raises InvalidRequest (field ``limits.NAME``) for a value out of range, LimitUnsupported for a limit that
+    is not in the table.
+    """
+
+    processes: int
+    open_files: int
+    file_size: int
+    disk: int
+    inodes: int
+    address_space: int
+    cpu_seconds: int
+    wall: float
+    output: int
+
+    def __init__(
+        self,
+        *,
+        processes: int | str | None = None,
+        open_files: int | str | None = None,
+        file_size: int | str | None = None,
+        disk: int | str | None = None,
+        inodes: int | str | None = None,
+        address_space: int | str | None = None,
+        cpu_seconds: float | str | None = None,
+        wall: float | str | None = None,
+        output: int | str | None = None,
+        **unsupported: object,
+    ) -> None:
+        for name, value in unsupported.items():
+            if value is not None:
+                raise unsupported_limit(name)
+        asked = (processes, open_files, file_size, disk, inodes, address_space, cpu_seconds, wall, output)
+        for spec, given in zip(LIMITS, asked, strict=True):
+            number = spec.default if given is None else parse_limit(spec, given, f"limits.{spec.name}")
+            object.__setattr__(self, spec.name, number)
+
+    @classmethod
+    def of(cls, value: Limits | Mapping[str, Any] | None) -> Limits:
+        """Limits from what a caller may give: Limits, a mapping by name, or None for the defaults."""
+        if value is None:
+            return DEFAULT_LIMITS
+        if isinstance(value, Limits):
+            return value
+        try:
+            asked = dict(value)
+        except (TypeError, ValueError):
+            kind = type(value).__name__
+            raise InvalidRequest.of("limits", f"must be Limits or a mapping, not {kind}") from None
+        for name in asked:
+            if not isinstance(name, str):
+                raise InvalidRequest.of("limits", f"{name!r} is not the name of a limit")
+        return cls(**asked)
+
+    def replace(self, **changes: Any) -> Self:
+        """The same limits with some changed; values as for the constructor."""
+        return type(self)(**{**self.asked(), **changes})
+
+    def asked(self) -> dict[str, int | float]:
+        """The limits that differ from the table's defaults, by name."""
+        if self is DEFAULT_LIMITS:
+            return {}
+        return {spec.name: value for spec in LIMITS if (value := getattr(self, spec.name)) != spec.default}
+
+
+def unsupported_limit(name: str) -> LimitUnsupported:
+    """The refusal of a limit that is not in the table."""
+    known = ", ".join(BY_NAME)
+    return LimitUnsupported(
+        "limit_unsupported",
+        f"limits.{name}: not enforceable yet here: cgroup limits (memory, cpus, io, shm …) are not supported",
+        field=f"limits.{name}",
+        hint=f"supported limits: {known}",
+    )
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,197 @@
+"""What a command leaves behind: its output, its end, and what it used."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal as _signal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from ramet.errors import CommandFailed
+from ramet.models.limits import ENFORCED_BY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Reason = Literal["exit", "signal", "timeout", "killed", "lost"]
+EXIT_TIMEOUT = 124
+"""Exit code of a command that ran out of time, as of timeout(1)."""
+
+_LIMIT_OF_SIGNAL = MappingProxyType({"SIGXCPU": "cpu_seconds", "SIGXFSZ": "file_size"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Captured:
+    """One output stream, as far as it was kept.
+
+    `kept` holds all bytes when `total` does not exceed the limit ``output``. Otherwise it is the first `head`
+    bytes and the last ``len(kept) - head`` bytes of the stream, back to back.
+    """
+
+    kept: bytes = b""
+    total: int = 0
+    head: int = 0
+    _texts: dict[tuple[str, str], str] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def left_out(self) -> int:
+        """Bytes that are not in `kept`."""
+        return self.total - len(self.kept)
+
+    def text(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+        """The stream decoded; where bytes were left out, a line of its own says how many."""
+        cached = self._texts.get((encoding, errors))
+        if cached is None:
+            cached = self._texts[encoding, errors] = self._decode(encoding, errors)
+        return cached
+
+    def _decode(self, encoding: str, errors: str) -> str:
+        if not self.left_out:
+            return self.kept.decode(encoding, errors)
+        head, tail = self.kept[: self.head], self.kept[self.head :]
+        first = head.decode(encoding, errors)
+        newline = "" if not first or first.endswith("\n") else "\n"
+        return f"{first}{newline}[... {self.left_out} bytes left out ...]\n{tail.decode(encoding, errors)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """What the command and its descendants used.
+
+    `peak_rss_bytes` is the largest resident set of any one process, not their sum; `disk_bytes` is what the
+    writable layer held at the end.
+    """
+
+    user_ms: float = 0.0
+    system_ms: float = 0.0
+    peak_rss_bytes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The end of one command.
+
+    `exit_code` is the command's own; 124 when it ran out of time; 128+n when signal n ended it. `reason` says
+    who ended it: ``exit`` (itself), ``signal`` (a signal of its own making or the kernel's, named in
+    `signal`), ``timeout``, ``killed`` (by request or because its owner went), ``lost`` (the sandbox's init
+    was killed from outside). `limit` names the limit that ended it, where that is known.
+
+    `duration_ms` counts from the request's arrival in core to the end of the command, `setup_ms` to its exec.
+    `enforced_by` tells the mechanism behind each limit. `lingering` is true when a process could not be
+    reaped in time (uninterruptible sleep); it is dead to the sandbox but holds its memory still.
+    """
+
+    exit_code: int
+    reason: Reason = "exit"
+    signal: str | None = None
+    duration_ms: float = 0.0
+    setup_ms: float = 0.0
+    out: Captured = dataclasses.field(default_factory=Captured, repr=False)
+    err: Captured = dataclasses.field(default_factory=Captured, repr=False)
+    usage: Usage = dataclasses.field(default_factory=Usage)
+    enforced_by: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(ENFORCED_BY), repr=False)
+    single_uid: bool = True
+    lingering: bool = False
+    encoding: str = dataclasses.field(default="utf-8", repr=False)
+    errors: str = dataclasses.field(default="replace", repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """True when the command ended by itself with exit code 0."""
+        return self.exit_code == 0 and self.reason == "exit"
+
+    @property
+    def timed_out(self) -> bool:
+        """True when the limit ``wall`` (the timeout) ended it."""
+        return self.reason == "timeout"
+
+    @property
+    def limit(self) -> str | None:
+        """Name of the limit that ended the command, or None."""
+        if self.reason == "timeout":
+            return "wall"
+        if self.reason == "signal" and self.signal:
+            return _LIMIT_OF_SIGNAL.get(self.signal)
+        return None
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as text. Undecodable bytes become U+FFFD; left out bytes are marked by a line."""
+        return self.out.text(self.encoding, self.errors)
+
+    @property
+    def stderr(self) -> str:
+        """Standard error as text, as `stdout`."""
+        return self.err.text(self.encoding, self.errors)
+
+    @property
+    def stdout_bytes(self) -> bytes:
+        """Standard output, byte for byte; when `truncated`, head and tail back to back without a mark."""
+        return self.out.kept
+
+    @property
+    def stderr_bytes(self) -> bytes:
+        """Standard error, as `stdout_bytes`."""
+        return self.err.kept
+
+    @property
+    def stdout_total(self) -> int:
+        """Bytes the command wrote to standard output, kept or not."""
+        return self.out.total
+
+    @property
+    def stderr_total(self) -> int:
+        """Bytes the command wrote to standard error, kept or not."""
+        return self.err.total
+
+    @property
+    def truncated(self) -> bool:
+        """True when either stream exceeded the limit ``output``."""
+        return bool(self.out.left_out or self.err.left_out)
+
+    def check(self) -> CommandResult:
+        """This result, or CommandFailed (which carries it) unless `ok`."""
+        if not self.ok:
+            raise CommandFailed(f"the command {self._end()}", self)
+        return self
+
+    def _end(self) -> str:
+        if self.reason == "timeout":
+            return "ran out of time"
+        if self.reason == "signal":
+            return f"was ended by {self.signal}"
+        if self.reason != "exit":
+            return f"was ended from outside ({self.reason})"
+        return f"ended with exit code {self.exit_code}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as a JSON object; streams as text, with exact counts."""
+        return {
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            "signal": self.signal,
+            "timed_out": self.timed_out,
+            "limit": self.limit,
+            "duration_ms": self.duration_ms,
+            "setup_ms": self.setup_ms,
+            "truncated": self.truncated,
+            "stdout_total": self.stdout_total,
+            "stderr_total": self.stderr_total,
+            "usage": dataclasses.asdict(self.usage),
+            "enforced_by": dict(self.enforced_by),
+            "single_uid": self.single_uid,
+            "lingering": self.lingering,
+        }
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11; real-time and unknown signals as ``SIG40``."""
+    try:
+        return _signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"

@@ -1,0 +1,1 @@
+"""What client and daemon say to each other: framing, descriptors, the place where they meet."""

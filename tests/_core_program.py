@@ -1,0 +1,88 @@
+"""A core program made of Python: `write_program` makes one that a daemon can start as RAMET_CORE.
+
+It serves as FakeCore does, also on core.sock after its daemon has died, until the grace period is over.
+"""
+
+import argparse
+import os
+import select
+import socket
+import sys
+from pathlib import Path
+
+import ramet
+from _fake_core import answer
+from ramet.native import _protocol as p
+from ramet.native import frames
+
+
+def write_program(path: Path) -> Path:
+    """An executable file at `path` that is such a core."""
+    here = Path(__file__).resolve().parent
+    package = Path(ramet.__file__).resolve().parent.parent
+    path.write_text(
+        f"#!{sys.executable}\n"
+        f"import sys\nsys.path[:0] = [{str(here)!r}, {str(package)!r}]\n"
+        "from _core_program import main\nmain()\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+class Program:
+    """One connection at a time; in between it listens for as long as the grace period."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.sock: socket.socket | None = socket.socket(fileno=options.control)
+        self._listener = socket.socket(fileno=options.listen)
+        self._grace = options.grace_ms / 1000
+
+    def send(self, kind: int, request: int, payload: bytes = b"") -> None:
+        """As FakeCore.send."""
+        if self.sock is not None:
+            frames.send(self.sock, kind, request, payload, [])
+
+    def serve(self) -> None:
+        """Until asked to end, or alone for too long."""
+        buffer = bytearray(p.FRAME_BYTES)
+        while True:
+            if self.sock is None:
+                if not select.select([self._listener], [], [], self._grace)[0]:
+                    return
+                self.sock, _ = self._listener.accept()
+            frame = frames.receive(self.sock, buffer)
+            if frame is None:
+                self.sock = None
+                continue
+            for descriptor in frame.fds:
+                os.close(descriptor)
+            self._answer(frame)
+            if frame.kind == p.SHUTDOWN:
+                return
+
+    def _answer(self, frame: frames.Frame) -> None:
+        if frame.kind == p.HELLO:
+            self.send(p.OK, frame.request, describe())
+        else:
+            answer(self, frame)  # type: ignore[arg-type]
+
+
+def describe() -> bytes:
+    """READY's payload. The id is the pid, so that a test knows a core again."""
+    return frames.u32(p.TAG_VERSION, p.PROTOCOL_VERSION) + frames.u64(p.TAG_CORE_ID, os.getpid())
+
+
+def main() -> None:
+    """The program: detaches as core does, and serves."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb")
+    for name in ("control", "listen", "runtime-dir", "log", "hold", "grace-ms", "pool"):
+        parser.add_argument(f"--{name}", type=int)
+    for name in ("uid-map", "gid-map", "newidmap"):
+        parser.add_argument(f"--{name}")
+    options = parser.parse_args()
+    if os.fork():
+        os._exit(0)
+    program = Program(options)
+    program.send(p.READY, 0, describe())
+    program.serve()

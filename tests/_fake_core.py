@@ -1,0 +1,114 @@
+"""A core made of Python: speaks the protocol over a socket pair, and keeps what it was asked for.
+
+By default it says yes to everything and ends every run at once with exit code 0. A test changes that by `on`:
+a function for a kind of frame, which gets the frame and sends what it likes.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+from ramet._descriptors import close_all
+from ramet.native import _protocol as p
+from ramet.native import frames
+from ramet.native.launch import Launched
+
+Handler = Callable[["FakeCore", frames.Frame], None]
+
+
+def ended(status: int = 0, reason: int = p.REASON_EXIT, *more: bytes) -> bytes:
+    """The payload of an ENDED frame."""
+    return b"".join(
+        (
+            frames.u32(p.TAG_STATUS, status),
+            frames.u32(p.TAG_REASON, reason),
+            frames.u64(p.TAG_USER_NS, 1_000_000),
+            frames.u64(p.TAG_SYSTEM_NS, 2_000_000),
+            frames.u64(p.TAG_PEAK_BYTES, 3_000_000),
+            frames.u64(p.TAG_ELAPSED_NS, 4_000_000),
+            frames.u64(p.TAG_SETUP_NS, 500_000),
+            frames.u64(p.TAG_DISK_PEAK, 4096),
+            *more,
+        )
+    )
+
+
+def failed(step: int, number: int, text: str = "no") -> bytes:
+    """The payload of an ERROR frame for a step."""
+    return b"".join(
+        (
+            frames.text(p.TAG_CODE, "isolation_failed"),
+            frames.u32(p.TAG_STEP, step),
+            frames.u32(p.TAG_ERRNO, number),
+            frames.text(p.TAG_TEXT, text),
+        )
+    )
+
+
+class FakeCore:
+    """Serves one control connection in a thread, until it is closed from either side."""
+
+    def __init__(self) -> None:
+        self.daemon_end, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.seen: list[frames.Frame] = []
+        self.on: dict[int, Handler] = {}
+        self.arrived = threading.Condition()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def launched(self) -> Launched:
+        """What starting it would have told."""
+        return Launched(self.daemon_end, 0, 0xC0DE, "fake", single_uid=True)
+
+    def wait_for(self, kind: int, timeout: float = 5) -> frames.Frame:
+        """The first frame of this kind, when it has come."""
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: any(one.kind == kind for one in self.seen), timeout)
+            return next(one for one in self.seen if one.kind == kind)
+
+    def kinds(self) -> list[int]:
+        """The kinds of all frames so far."""
+        return [frame.kind for frame in self.seen]
+
+    def send(self, kind: int, request: int, payload: bytes = b"") -> None:
+        """Say something to the daemon."""
+        frames.send(self.sock, kind, request, payload, [])
+
+    def close(self) -> None:
+        """Die."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+        self.sock.close()
+
+    def _serve(self) -> None:
+        buffer = bytearray(p.FRAME_BYTES)
+        while True:
+            try:
+                frame = frames.receive(self.sock, buffer)
+            except OSError:
+                return
+            if frame is None:
+                return
+            # Shown before the answer, so that a test that has the answer finds the question.
+            with self.arrived:
+                self.seen.append(frame)
+                self.arrived.notify_all()
+            handler = self.on.get(frame.kind, answer)
+            handler(self, frame)
+            close_all(frame.fds)
+
+
+def answer(core: FakeCore, frame: frames.Frame) -> None:
+    """The default: yes to everything, and an end at once to every run."""
+    if frame.kind == p.RUN:
+        core.send(p.ENDED, frame.request, ended())
+    elif frame.kind == p.STATUS:
+        core.send(p.OK, frame.request, frames.u32(p.TAG_POOL_SIZE, 8) + frames.u64(p.TAG_RUNS, 7))
+    else:
+        core.send(p.OK, frame.request)
+
+
+def silence(_core: FakeCore, _frame: frames.Frame) -> None:
+    """Say nothing."""
