@@ -9,9 +9,9 @@
 
 /* Mount points that every pool entry finds in its copy. */
 #define COREFS_NEW_ROOT "/n"
-#define COREFS_PROC "/p"
-#define COREFS_DEV "/d"
 #define COREFS_EMPTY "/e"
+/* An empty directory with mount points: the root of an entry until a plan gives it one, and under that afterwards. */
+#define COREFS_ENTRY "/r"
 
 /* In M_host a tmpfs of ours covers /proc: no root is made of that, every host has it, and nothing else is hidden. */
 #define COREFS_STORE "/proc"

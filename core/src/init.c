@@ -29,6 +29,7 @@
 #include "corefs.h"
 #include "descriptors.h"
 #include "mounts.h"
+#include "rootfs.h"
 #include "syscalls.h"
 #include "title.h"
 
@@ -137,14 +138,41 @@ mask_entry(int proc, const char *name, struct err *err)
   return tree_attach(mount, proc, name, RAMET_STEP_INIT_MASK_PROC, err);
 }
 
+/* The entry's own, nearly empty root, for the root of the plan to be mounted over. Leaving core's here and not at
+ * hand-out, because to detach a mount is to wait for every processor (synchronize_rcu_expedited). */
 static int
-mount_proc(struct err *err)
+open_entry_root(struct err *err)
+{
+  int root;
+
+  if (fault_here(RAMET_STEP_PIVOT_ROOT, err) < 0)
+    return -1;
+  root = tree_clone(AT_FDCWD, COREFS_ENTRY, RAMET_STEP_PIVOT_ROOT, err);
+  if (root >= 0 && tree_attach(root, AT_FDCWD, COREFS_NEW_ROOT, RAMET_STEP_PIVOT_ROOT, err) < 0)
+    return -1;
+  return root;
+}
+
+static int
+pivot(int root, struct err *err)
+{
+  if (fchdir(root) < 0 || sys_pivot_root(".", ".") < 0)
+    return err_step(err, RAMET_STEP_PIVOT_ROOT, "pivot_root: %s", strerror(errno));
+  if (fault_here(RAMET_STEP_DETACH_OLD_ROOT, err) < 0)
+    return -1;
+  if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+    return err_step(err, RAMET_STEP_DETACH_OLD_ROOT, "umount: %s", strerror(errno));
+  return 0;
+}
+
+static int
+mount_proc(int root, struct err *err)
 {
   if (fault_here(RAMET_STEP_INIT_PROC, err) < 0)
     return -1;
   cleanup_fd int proc = filesystem_make("proc", NULL, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
                                         RAMET_STEP_INIT_PROC, err);
-  if (proc < 0 || tree_attach(proc, AT_FDCWD, COREFS_PROC, RAMET_STEP_INIT_PROC, err) < 0)
+  if (proc < 0 || tree_attach(proc, root, "p", RAMET_STEP_INIT_PROC, err) < 0)
     return -1;
   if (fault_here(RAMET_STEP_INIT_MASK_PROC, err) < 0)
     return -1;
@@ -160,7 +188,7 @@ mount_proc(struct err *err)
 }
 
 static int
-mount_dev(struct err *err)
+mount_dev(int root, struct err *err)
 {
   static const char *const options[] = {"mode", "0620", "ptmxmode", "0666", NULL};
 
@@ -168,7 +196,7 @@ mount_dev(struct err *err)
     return -1;
   /* The copy that came with the namespace is locked in place; a clone of it can be moved. */
   cleanup_fd int dev = tree_clone(AT_FDCWD, "/dev", RAMET_STEP_INIT_DEV, err);
-  if (dev < 0 || tree_attach(dev, AT_FDCWD, COREFS_DEV, RAMET_STEP_INIT_DEV, err) < 0)
+  if (dev < 0 || tree_attach(dev, root, "d", RAMET_STEP_INIT_DEV, err) < 0)
     return -1;
   if (fault_here(RAMET_STEP_INIT_PTS, err) < 0)
     return -1;
@@ -176,14 +204,19 @@ mount_dev(struct err *err)
       filesystem_make("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, RAMET_STEP_INIT_PTS, err);
   if (pts < 0)
     return -1;
-  return tree_attach(pts, AT_FDCWD, COREFS_DEV "/pts", RAMET_STEP_INIT_PTS, err);
+  return tree_attach(pts, root, "d/pts", RAMET_STEP_INIT_PTS, err);
 }
 
 static int
 prepare(struct err *err)
 {
-  return take_ids(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0 || mount_proc(err) < 0 ||
-                 mount_dev(err) < 0 || confine_bounding_set(err) < 0
+  if (take_ids(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0)
+    return -1;
+  cleanup_fd int root = open_entry_root(err);
+  if (root < 0)
+    return -1;
+  return mount_proc(root, err) < 0 || mount_dev(root, err) < 0 || pivot(root, err) < 0 ||
+                 confine_bounding_set(err) < 0
              ? -1
              : 0;
 }
@@ -217,39 +250,30 @@ move_prepared(const char *from, int root, const char *to, enum ramet_step step, 
   return 0;
 }
 
-static int
-pivot(int root, struct err *err)
-{
-  if (fault_here(RAMET_STEP_PIVOT_ROOT, err) < 0)
-    return -1;
-  if (fchdir(root) < 0 || sys_pivot_root(".", ".") < 0)
-    return err_step(err, RAMET_STEP_PIVOT_ROOT, "pivot_root: %s", strerror(errno));
-  if (fault_here(RAMET_STEP_DETACH_OLD_ROOT, err) < 0)
-    return -1;
-  if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
-    return err_step(err, RAMET_STEP_DETACH_OLD_ROOT, "umount: %s", strerror(errno));
-  return 0;
-}
-
-/* `mounts`: the overlay, /dev/shm, one a bind. */
+/* `mounts`: the overlay, /dev/shm, the writable layer, one a bind. As switch_root(8): the new root over the old one,
+ * whose directories were only there to be mounted on. Nothing leads below a process's root: "..", ends there, and
+ * chroot, mount and their like need capabilities that no guest has. */
 static int
 enter_root(const struct plan *plan, const int *mounts, struct err *err)
 {
   int root = mounts[0];
 
   if (fault_here(RAMET_STEP_ATTACH_ROOT, err) < 0 ||
-      tree_attach(root, AT_FDCWD, COREFS_NEW_ROOT, RAMET_STEP_ATTACH_ROOT, err) < 0)
+      /* Hidden below: a mount that is attached nowhere is taken apart when its last descriptor closes, and core
+       * would wait for that. */
+      tree_attach(mounts[ROOT_MOUNT_UPPER], AT_FDCWD, "/u", RAMET_STEP_ATTACH_ROOT, err) < 0 ||
+      tree_attach(root, AT_FDCWD, "/", RAMET_STEP_ATTACH_ROOT, err) < 0)
     return -1;
-  if (attach_binds(root, plan, mounts + 2, err) < 0)
+  if (attach_binds(root, plan, mounts + ROOT_MOUNTS_FIXED, err) < 0)
     return -1;
-  if (move_prepared(COREFS_PROC, root, "proc", RAMET_STEP_ATTACH_PROC, err) < 0 ||
-      move_prepared(COREFS_DEV, root, "dev", RAMET_STEP_ATTACH_DEV, err) < 0)
+  if (move_prepared("/p", root, "proc", RAMET_STEP_ATTACH_PROC, err) < 0 ||
+      move_prepared("/d", root, "dev", RAMET_STEP_ATTACH_DEV, err) < 0)
     return -1;
   if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 ||
       tree_attach(mounts[1], root, "dev/shm", RAMET_STEP_ATTACH_SHM, err) < 0)
     return -1;
-  if (pivot(root, err) < 0)
-    return -1;
+  if (fchdir(root) < 0 || chroot(".") < 0)
+    return err_step(err, RAMET_STEP_ATTACH_ROOT, "chroot: %s", strerror(errno));
   if (fault_here(RAMET_STEP_HOSTNAME, err) < 0)
     return -1;
   if (plan->hostname[0] && sethostname(plan->hostname, strlen(plan->hostname)) < 0)
@@ -263,8 +287,12 @@ enter_root(const struct plan *plan, const int *mounts, struct err *err)
 static void
 tell(uint16_t kind, uint64_t request, const struct writer *writer)
 {
-  if (frame_send(channel, kind, request, writer, NULL, 0) < 0)
-    _exit(EXIT_DEFECT);
+  struct pollfd room = {channel, POLLOUT, 0};
+
+  /* A thousand commands may end at once; core reads one frame a turn, and never waits for init. */
+  while (frame_send(channel, kind, request, writer, NULL, 0) < 0)
+    if (errno != EAGAIN || (poll(&room, 1, -1) < 0 && errno != EINTR))
+      _exit(EXIT_DEFECT);
 }
 
 static void
@@ -390,7 +418,7 @@ handle_enter(struct frame *frame, struct err *err)
 
   if (plan_decode(frame->payload, PLAN_CREATE, true, frame->fd_count, &plan, err) < 0)
     return -1;
-  int mounts = plan.bind_count + 2;
+  int mounts = plan.bind_count + ROOT_MOUNTS_FIXED;
   if (frame->fd_count < mounts)
     return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
@@ -425,7 +453,7 @@ handle_run(struct frame *frame, struct err *err)
 
   if (plan_decode(frame->payload, PLAN_RUN, true, frame->fd_count, &plan, err) < 0)
     return -1;
-  int mounts = plan.bind_count + 2;
+  int mounts = plan.bind_count + ROOT_MOUNTS_FIXED;
   if (frame->fd_count < mounts)
     return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
   if (enter_root(&plan, frame->fds, err) < 0)
@@ -472,7 +500,9 @@ end_of_run(void)
   if (getrusage(RUSAGE_CHILDREN, &all) == 0)
     run_usage = all;
   tell_exited(0, run_status, &run_usage);
-  _exit(0);
+  /* Core kills what is left once it has told the result: taking namespaces apart must not delay that. */
+  for (;;)
+    pause();
 }
 
 static void

@@ -536,48 +536,53 @@ join_layers(char *out, size_t size, const char *prefix, const struct root *root,
 
 /* Linux 6.15 and later: layers and upper are attached nowhere. */
 static int
-make_overlay_detached(const struct root *root, int upper, struct root_mounts *mounts, struct err *err)
+make_overlay_detached(const struct root *root, int upper, int out[ROOT_MOUNTS_FIXED], struct err *err)
 {
   char lower[RAMET_LAYERS_MAX * 32], upper_path[24];
 
   join_layers(lower, sizeof lower, "/proc/self/fd", root, root->layers);
   snprintf(upper_path, sizeof upper_path, "/proc/self/fd/%d", upper);
-  int overlay = overlay_make(lower, upper_path, err);
-  if (overlay < 0)
+  out[0] = overlay_make(lower, upper_path, err);
+  if (out[0] < 0)
     return -1;
-  mounts->fds[mounts->count++] = overlay;
-  int shm = tree_clone(upper, "shm", RAMET_STEP_UPPER, err);
-  if (shm < 0)
+  out[1] = tree_clone(upper, "shm", RAMET_STEP_UPPER, err);
+  if (out[1] < 0)
     return -1;
-  mounts->fds[mounts->count++] = shm;
-  return 0;
+  out[ROOT_MOUNT_UPPER] = fcntl(upper, F_DUPFD_CLOEXEC, 3);
+  return out[ROOT_MOUNT_UPPER] < 0 ? err_step(err, RAMET_STEP_UPPER, "dup: %s", strerror(errno)) : 0;
+}
+
+static int
+make_from_store(const struct root *root, int slot, int out[ROOT_MOUNTS_FIXED], struct err *err)
+{
+  char lower[RAMET_LAYERS_MAX * 32], path[32], shm[40];
+
+  join_layers(lower, sizeof lower, COREFS_STORE, root, root->layer_slots);
+  snprintf(path, sizeof path, COREFS_STORE "/%d", slot);
+  snprintf(shm, sizeof shm, COREFS_STORE "/%d/shm", slot);
+  if (corefs_visit_host(RAMET_STEP_OVERLAY, err) < 0)
+    return -1;
+  out[0] = overlay_make(lower, path, err);
+  if (out[0] >= 0)
+    out[1] = tree_clone(AT_FDCWD, shm, RAMET_STEP_UPPER, err);
+  if (out[1] >= 0)
+    out[ROOT_MOUNT_UPPER] = tree_clone(AT_FDCWD, path, RAMET_STEP_UPPER, err);
+  corefs_return_home();
+  return out[ROOT_MOUNT_UPPER] < 0 ? -1 : 0;
 }
 
 /* Before: overlayfs takes only what is attached in the caller's mount namespace, so all of it stands in the store
  * while the overlay is made. The overlay holds private copies. */
 static int
-make_overlay_attached(const struct root *root, int upper, struct root_mounts *mounts, struct err *err)
+make_overlay_attached(const struct root *root, int upper, int out[ROOT_MOUNTS_FIXED], struct err *err)
 {
-  char lower[RAMET_LAYERS_MAX * 32], upper_path[32], shm_path[40];
-  int slot = corefs_store(upper, RAMET_STEP_UPPER, err), overlay = -1, shm = -1;
+  int slot = corefs_store(upper, RAMET_STEP_UPPER, err);
 
   if (slot < 0)
     return -1;
-  join_layers(lower, sizeof lower, COREFS_STORE, root, root->layer_slots);
-  snprintf(upper_path, sizeof upper_path, COREFS_STORE "/%d", slot);
-  snprintf(shm_path, sizeof shm_path, COREFS_STORE "/%d/shm", slot);
-  if (corefs_visit_host(RAMET_STEP_OVERLAY, err) == 0) {
-    overlay = overlay_make(lower, upper_path, err);
-    if (overlay >= 0)
-      shm = tree_clone(AT_FDCWD, shm_path, RAMET_STEP_UPPER, err);
-    corefs_return_home();
-  }
+  int result = make_from_store(root, slot, out, err);
   corefs_unstore(slot);
-  if (overlay >= 0)
-    mounts->fds[mounts->count++] = overlay;
-  if (shm >= 0)
-    mounts->fds[mounts->count++] = shm;
-  return shm < 0 ? -1 : 0;
+  return result;
 }
 
 int
@@ -585,15 +590,15 @@ root_hand_out(const struct root *root, const struct plan *plan, struct root_moun
 {
   const struct root *holder = bind_holder(root);
 
-  mounts->count = 0;
-  mounts->upper = make_upper(root, plan, err);
-  if (mounts->upper < 0 || fault_here(RAMET_STEP_OVERLAY, err) < 0)
+  mounts->count = ROOT_MOUNTS_FIXED;
+  for (int i = 0; i < ROOT_MOUNTS_FIXED; i++)
+    mounts->fds[i] = -1;
+  cleanup_fd int upper = make_upper(root, plan, err);
+  if (upper < 0 || fault_here(RAMET_STEP_OVERLAY, err) < 0)
     return -1;
-  int made = corefs_detached_layers() ? make_overlay_detached(root, mounts->upper, mounts, err)
-                                      : make_overlay_attached(root, mounts->upper, mounts, err);
-  if (made < 0)
-    return -1;
-  if (fault_here(RAMET_STEP_CLONE_BINDS, err) < 0)
+  int made = corefs_detached_layers() ? make_overlay_detached(root, upper, mounts->fds, err)
+                                      : make_overlay_attached(root, upper, mounts->fds, err);
+  if (made < 0 || fault_here(RAMET_STEP_CLONE_BINDS, err) < 0)
     return -1;
   if (corefs_copy(holder->binds, holder->bind_count, mounts->fds + mounts->count, RAMET_STEP_CLONE_BINDS, err) < 0)
     return -1;
@@ -607,7 +612,6 @@ root_mounts_release(struct root_mounts *mounts)
   for (int i = 0; i < mounts->count; i++)
     close_fd(&mounts->fds[i]);
   mounts->count = 0;
-  close_fd(&mounts->upper);
 }
 
 void

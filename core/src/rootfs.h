@@ -22,12 +22,14 @@ int root_bind_count(const struct root *root);
 int root_targets(const struct root *root, const char **targets);
 int root_count(void);
 
+#define ROOT_MOUNTS_FIXED 3
+#define ROOT_MOUNT_UPPER 2
+
 /* What a sandbox takes at hand-out, in the order in which init expects it: the overlay, the directory for
- * /dev/shm, one mount a bind. */
+ * /dev/shm, the writable layer's tmpfs, one mount a bind. */
 struct root_mounts {
-  int fds[2 + RAMET_BINDS_MAX];
+  int fds[ROOT_MOUNTS_FIXED + RAMET_BINDS_MAX];
   int count;
-  int upper; /* the writable layer's tmpfs itself, for who wants to copy it later */
 };
 int root_hand_out(const struct root *root, const struct plan *plan, struct root_mounts *mounts,
                   struct err *err) MUST_CHECK;

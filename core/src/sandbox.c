@@ -46,6 +46,7 @@ static struct sandbox *all;
 static int counts[SANDBOX_STATES + 1];
 static uint64_t ended_count;
 static int prepare_failures;
+static uint64_t last_activity;
 static char uid_map[512], gid_map[512];
 static bool single_uid;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
@@ -66,6 +67,12 @@ int
 sandbox_prepare_failures(void)
 {
   return prepare_failures;
+}
+
+uint64_t
+sandbox_last_activity(void)
+{
+  return last_activity;
 }
 
 uint64_t
@@ -480,7 +487,7 @@ send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan
 static int
 hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct err *err)
 {
-  struct root_mounts mounts = {.upper = -1};
+  struct root_mounts mounts = {.count = 0};
   struct root *root = NULL;
 
   if (find_origin(sandbox, plan, &root, err) < 0)
@@ -493,7 +500,7 @@ hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, 
   if (result == 0 && !sandbox->is_run) {
     sandbox->root = root_hold(root);
     sandbox->origin = plan->snapshot ? snapshot_hold(snapshot_find(plan->snapshot)) : NULL;
-    sandbox->upper = steal_fd(&mounts.upper);
+    sandbox->upper = steal_fd(&mounts.fds[ROOT_MOUNT_UPPER]);
     sandbox->forked_command = plan->command.number;
     note_streams(sandbox, &plan->command, frame->fds);
   }
@@ -528,7 +535,7 @@ claim(struct sandbox *sandbox, const struct frame *frame, const struct plan *pla
   sandbox->request = frame->request;
   sandbox->is_run = frame->kind == RAMET_RUN;
   sandbox->owned = plan->owned;
-  sandbox->arrived = loop_now();
+  last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
     deadline_set(&sandbox->deadline, sandbox->arrived + plan->wall_ns);
   return 0;
@@ -905,7 +912,7 @@ static void
 on_run_exited(struct sandbox *sandbox, struct frame *frame)
 {
   read_exit(sandbox, frame);
-  sandbox->ended = loop_now();
+  last_activity = sandbox->ended = loop_now();
   tell_ended(sandbox, false);
   end(sandbox);
 }

@@ -14,13 +14,25 @@
 
 #include "corefs.h"
 #include "log.h"
+#include "loop.h"
 #include "sandbox.h"
 #include "title.h"
 
 /* After this many entries that failed to prepare the pool is not refilled until a request asks. */
 #define REFILL_FAILURES_MAX 3
 
+/* Making an entry takes a processor for about a millisecond, which a run that has just started needs more, as long
+ * as enough entries are left. */
+#define REFILL_DELAY_NS 1500000u
+
 static int signals = -1;
+static struct deadline refill_later;
+
+static void
+refill_now(struct deadline *deadline)
+{
+  (void)deadline;
+}
 
 static void
 signals_ready(struct watch *watch, uint32_t events)
@@ -46,6 +58,15 @@ refill(void)
 
   if (waiting >= (int)control_pool_size() || sandbox_prepare_failures() >= REFILL_FAILURES_MAX)
     return false;
+  if (waiting > (int)control_pool_size() / 2) {
+    uint64_t due = sandbox_last_activity() + REFILL_DELAY_NS;
+    if (due > loop_now()) {
+      refill_later.fire = refill_now;
+      if (!refill_later.index)
+        deadline_set(&refill_later, due);
+      return false;
+    }
+  }
   if (!sandbox_born(RAMET_STEP_NONE, &err)) {
     log_err("pool_entry_failed", &err);
     return false;
@@ -53,10 +74,23 @@ refill(void)
   return true;
 }
 
+/* What the starter ignored would stay ignored here and in every command; with SIGCHLD ignored the kernel reaps by
+ * itself, and no exit code is left to tell. */
+static void
+reset_dispositions(void)
+{
+  struct sigaction action = {.sa_handler = SIG_DFL};
+
+  for (int number = 1; number < NSIG; number++)
+    sigaction(number, &action, NULL); /* EINVAL for those that cannot be changed or are libc's own */
+}
+
 static int
 take_signals(struct err *err)
 {
   sigset_t all, wanted;
+
+  reset_dispositions();
 
   sigfillset(&all);
   sigemptyset(&wanted);

@@ -50,8 +50,9 @@ root_hand_out(const struct root *root, const struct plan *plan, struct root_moun
   (void)root;
   (void)plan;
   (void)err;
-  mounts->count = 0;
-  mounts->upper = -1;
+  mounts->count = ROOT_MOUNTS_FIXED;
+  for (int i = 0; i < ROOT_MOUNTS_FIXED; i++)
+    mounts->fds[i] = dup(2);
   return 0;
 }
 
@@ -143,7 +144,8 @@ snapshot_reaped(int pid)
 void
 root_mounts_release(struct root_mounts *mounts)
 {
-  mounts->count = 0;
+  while (mounts->count > 0)
+    close_fd(&mounts->fds[--mounts->count]);
 }
 
 void
