@@ -238,6 +238,66 @@ answer(int channel, const struct capture *capture, int upper, const struct treec
     _exit(EXIT_DEFECT);
 }
 
+/* ---- export --------------------------------------------------------------------------------------------------- */
+
+/* All records but those of memory, which are read from the stem: it never runs, so there is no hurry. */
+static int
+copy_records(struct capture *capture, struct span original, struct err *err)
+{
+  struct attr_walk walk = {original};
+  struct span value;
+  uint16_t tag;
+  int more;
+
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0)
+    if (tag != IMAGE_TAG_MAPPING && tag != IMAGE_TAG_RUN)
+      put_bytes(&capture->description, tag, value.data, value.length);
+  return more;
+}
+
+static int
+export_stem(struct capture *capture, const struct export_source *source, struct err *err)
+{
+  if (fault_here(RAMET_STEP_EXPORT, err) < 0 || copy_records(capture, source->original, err) < 0 ||
+      procfs_maps(source->stem_pid, &capture->maps, RAMET_STEP_EXPORT, err) < 0)
+    return -1;
+  /* Contents of open files keep their places in front. */
+  struct stat st;
+  uint64_t offset;
+  if (fstat(source->pages, &st) < 0)
+    return err_step(err, RAMET_STEP_EXPORT, "the page file: %s", strerror(errno));
+  if (st.st_size && capture_content(capture, source->pages, (uint64_t)st.st_size, &offset, err) < 0)
+    return -1;
+  return capture_pages(capture, err);
+}
+
+void
+export_main(const struct export_source *source, int channel)
+{
+  struct capture_source as_source = {
+      .parent = source->image, .region_start = source->region_start, .region_end = source->region_end};
+  struct capture capture = {
+      .source = &as_source, .pid = source->stem_pid, .twin = source->stem_pid, .memory = -1, .channel = channel};
+  struct err err = {0};
+  cleanup_writer struct writer writer = {0};
+  int fds[2];
+
+  title_set("ramet-exporter");
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  capture.pages = memfd_create("ramet-pages", MFD_CLOEXEC);
+  int result = capture.pages < 0 ? err_step(&err, RAMET_STEP_EXPORT, "memfd_create: %s", strerror(errno))
+                                 : export_stem(&capture, source, &err);
+  fds[0] = result < 0 ? -1 : description_file(&capture, &err);
+  fds[1] = capture.pages;
+  if (fds[0] < 0)
+    put_err(&writer, &err);
+  else
+    put_u64(&writer, RAMET_TAG_MEMORY_BYTES, capture.memory_bytes);
+  if (frame_send(channel, fds[0] < 0 ? RAMET_ERROR : RAMET_OK, 0, &writer, fds, fds[0] < 0 ? 0 : 2) < 0)
+    _exit(EXIT_DEFECT);
+  _exit(0);
+}
+
 void
 capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
 {

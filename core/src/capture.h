@@ -45,6 +45,16 @@ struct capture {
 void capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
     __attribute__((noreturn));
 
+/* The exporter: writes the image of a stem that was made without one. `original`: the description that it has. */
+struct export_source {
+  int stem_pid;
+  const struct image *image;
+  struct span original;
+  uint64_t region_start, region_end;
+  int pages; /* what is not memory: contents of open files */
+};
+void export_main(const struct export_source *source, int channel) __attribute__((noreturn));
+
 /* capture_process.c: what only the stopped process itself or /proc can tell. */
 int capture_threads(struct capture *capture, struct err *err) MUST_CHECK;
 int capture_process(struct capture *capture, struct err *err) MUST_CHECK;

@@ -91,6 +91,19 @@ send_now(uint16_t kind, uint64_t request, const struct writer *writer)
 }
 
 void
+control_reply_fds(uint64_t request, struct writer *writer, const int *fds, int count)
+{
+  struct err err;
+
+  if (connection < 0)
+    return;
+  if (!queue_head && frame_send(connection, RAMET_OK, request, writer, fds, count) == 0)
+    return;
+  err_code(&err, "busy", "the connection is full: %s", strerror(errno));
+  control_refuse(request, &err);
+}
+
+void
 control_refuse(uint64_t request, const struct err *err)
 {
   cleanup_writer struct writer writer = {0};
@@ -256,6 +269,23 @@ handle_simple(struct frame *frame, struct err *err)
   }
 }
 
+static int
+start_snapshot_work(struct frame *frame, struct err *err)
+{
+  uint64_t number;
+
+  switch (frame->kind) {
+  case RAMET_SNAPSHOT:
+    return snapshot_take(frame, err);
+  case RAMET_LOAD_SNAPSHOT:
+    return snapshot_load(frame, err);
+  default:
+    return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0
+               ? -1
+               : snapshot_export(number, frame->request, err);
+  }
+}
+
 static void refuse_frame(uint64_t request, const struct err *err);
 
 static bool
@@ -293,7 +323,9 @@ handle(struct frame *frame)
     list(frame->request);
     return;
   case RAMET_SNAPSHOT:
-    if (snapshot_take(frame, &err) < 0)
+  case RAMET_EXPORT_SNAPSHOT:
+  case RAMET_LOAD_SNAPSHOT:
+    if (start_snapshot_work(frame, &err) < 0)
       control_refuse(frame->request, &err);
     return;
   case RAMET_RUN:

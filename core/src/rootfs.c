@@ -433,6 +433,17 @@ root_derive(struct root *base, int upper, struct err *err)
   return NULL;
 }
 
+int
+root_uppers(const struct root *root, int fds[RAMET_LAYERS_MAX])
+{
+  int count = 0;
+
+  for (int i = 0; i < root->layer_count; i++)
+    if (root->layer_is_upper[i])
+      fds[count++] = root->layers[i];
+  return count;
+}
+
 /* The bind with the longest target that the path lies under; NULL: none. */
 static int
 find_bind(const struct root *holder, const char *path, const char **rest)

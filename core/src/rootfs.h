@@ -14,6 +14,8 @@ struct root *root_find(uint32_t id);
 /* The root of a snapshot: `upper`, the copy of a writable layer (directories "upper" and "shm"), on top of what the
  * source stood on. Takes the descriptor. Not found by number. */
 struct root *root_derive(struct root *base, int upper, struct err *err) MUST_CHECK;
+/* Its writable layers' copies, topmost first, borrowed. */
+int root_uppers(const struct root *root, int fds[RAMET_LAYERS_MAX]);
 struct root *root_hold(struct root *root);
 void root_release(struct root *root);
 /* A file as a sandbox on this root finds it under an absolute path, from the layer or bind that holds it. */

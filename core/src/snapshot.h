@@ -12,6 +12,10 @@ struct snapshot;
 
 /* SNAPSHOT: the answer comes later. */
 int snapshot_take(const struct frame *frame, struct err *err) MUST_CHECK;
+/* EXPORT_SNAPSHOT: the answer, with descriptors, comes at once or later. */
+int snapshot_export(uint64_t id, uint64_t request, struct err *err) MUST_CHECK;
+/* LOAD_SNAPSHOT: the answer comes when its stem stands. */
+int snapshot_load(struct frame *frame, struct err *err) MUST_CHECK;
 int snapshot_drop(uint64_t id, struct err *err) MUST_CHECK;
 struct snapshot *snapshot_find(uint32_t id);
 int snapshot_count(void);

@@ -68,6 +68,8 @@ enum ramet_kind {
   RAMET_RECORD = 13, /* replace a sandbox's opaque record */
   RAMET_SNAPSHOT = 14,      /* freeze a standing sandbox, keep its state under a number */
   RAMET_DROP_SNAPSHOT = 15, /* its children go on */
+  RAMET_EXPORT_SNAPSHOT = 16, /* answered with descriptors: description, pages, writable layers topmost first */
+  RAMET_LOAD_SNAPSHOT = 17,   /* from such descriptors, on a root that is defined */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -250,6 +252,8 @@ enum ramet_step {
   RAMET_STEP_DROP_TWIN = 110,
   RAMET_STEP_IMAGE = 111,
   RAMET_STEP_PARKED_TWIN = 112,
+  RAMET_STEP_EXPORT = 113,
+  RAMET_STEP_LOAD = 114,
   /* a stem */
   RAMET_STEP_STEM_FORK = 120,
   RAMET_STEP_STEM_FILES = 121,
