@@ -110,8 +110,8 @@ struct pie_args {
   int32_t nice, filter_length; /* instructions */
   uint64_t filter;
   /* of a child, at work */
-  volatile uint32_t waiting, go, confined, leave;
-  uint32_t parked, zero1;
+  volatile uint32_t waiting, go, confined, whole, leave;
+  uint32_t parked;
   /* of a stem that was forked from a twin: what its memory still holds of the restorer before */
   uint64_t old_region, old_length;
   int32_t status;

@@ -395,16 +395,27 @@ confine_thread(struct pie_args *args)
     pie_fail(args->status, RAMET_STEP_CHILD_SECCOMP, result);
 }
 
+PIE_INLINE void
+open_gate(volatile uint32_t *gate)
+{
+  __atomic_store_n(gate, 1, __ATOMIC_SEQ_CST);
+  SYS3(SYS_futex, gate, FUTEX_WAKE, 0x7fffffff);
+}
+
+PIE_INLINE void
+await_gate(volatile uint32_t *gate)
+{
+  while (!__atomic_load_n(gate, __ATOMIC_SEQ_CST))
+    SYS4(SYS_futex, gate, FUTEX_WAIT, 0, 0);
+}
+
 /* Until all threads are here. */
 PIE_INLINE void
-meet(volatile uint32_t *left, volatile uint32_t *open)
+meet(volatile uint32_t *left, volatile uint32_t *gate)
 {
-  if (__atomic_sub_fetch(left, 1, __ATOMIC_SEQ_CST) == 0) {
-    __atomic_store_n(open, 1, __ATOMIC_SEQ_CST);
-    SYS3(SYS_futex, open, FUTEX_WAKE, 0x7fffffff);
-  }
-  while (!__atomic_load_n(open, __ATOMIC_SEQ_CST))
-    SYS4(SYS_futex, open, FUTEX_WAIT, 0, 0);
+  if (__atomic_sub_fetch(left, 1, __ATOMIC_SEQ_CST) == 0)
+    open_gate(gate);
+  await_gate(gate);
 }
 
 PIE_CODE static __attribute__((noinline, noreturn)) void
@@ -416,9 +427,10 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   /* No thread may lose its capabilities before all exist: set_tid needs them. */
   meet(&args->waiting, &args->go);
   confine_thread(args);
-  meet(&args->confined, &args->leave);
+  meet(&args->confined, &args->whole);
+  /* No thread runs the guest before the first has closed the status socket, and before the twin stands still: what
+   * shares its memory may not run while it does. */
   if (first) {
-    /* Not before the twin stands still: what shares its memory may not run while it does. */
     if (args->parked) {
       uint8_t byte;
       if (SYS6(SYS_recvfrom, args->status, &byte, 1, 0, 0, 0) != 1)
@@ -427,6 +439,9 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
     pie_report(args->status, 0, 0, 0);
     SYS1(SYS_close, args->status);
     SYS2(SYS_munmap, args->region + args->kept_length, args->region_length - args->kept_length);
+    open_gate(&args->leave);
+  } else {
+    await_gate(&args->leave);
   }
   __asm__ volatile("mov %0, %%rsp\n\tmov %1, %%eax\n\tsyscall\n\thlt" ::"r"(frame), "i"(SYS_rt_sigreturn)
                    : "memory");
@@ -482,7 +497,7 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
   place_descriptors(args);
   restore_process(args);
   args->waiting = args->confined = args->thread_count;
-  args->go = args->leave = 0;
+  args->go = args->whole = args->leave = 0;
   for (uint32_t i = 1; i < args->thread_count; i++) {
     long result = clone_thread(args, &thread[i]);
     if (result < 0)

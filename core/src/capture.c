@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "loop.h"
 #include "mounts.h"
@@ -70,12 +71,53 @@ find_process(struct capture *capture, struct err *err)
 }
 
 static int
+resume(struct capture *capture, struct err *err)
+{
+  if (!capture->threads)
+    return 0;
+  int result = trace_release(capture->threads, capture->thread_count, err);
+  resumed_at = loop_now();
+  free(capture->threads);
+  capture->threads = NULL;
+  return result;
+}
+
+/* A child is told of before its threads have left the restorer, whose memory is in no image. */
+static bool
+is_restoring(const struct capture *capture)
+{
+  for (int i = 0; i < capture->thread_count; i++) {
+    uint64_t at = capture->threads[i].registers.rip;
+    if (at >= capture->source->region_start && at < capture->source->region_end)
+      return true;
+  }
+  return false;
+}
+
+static int
+stop_threads(struct capture *capture, struct err *err)
+{
+  /* Longer each time: on a busy machine they get nowhere if they are stopped at once again. */
+  for (long pause_ns = 500000;; pause_ns *= 2) {
+    stopped_at = loop_now();
+    if (trace_stop_process(capture->pid, &capture->threads, &capture->thread_count, err) < 0)
+      return -1;
+    if (!is_restoring(capture))
+      return 0;
+    if (trace_patience_over())
+      return capture_refuse(capture, err, "executes what is left of the restorer");
+    if (resume(capture, err) < 0)
+      return -1;
+    nanosleep(&(struct timespec){pause_ns / 1000000000, pause_ns % 1000000000}, NULL);
+  }
+}
+
+static int
 seize(struct capture *capture, struct err *err)
 {
   char path[48];
 
-  stopped_at = loop_now();
-  if (trace_stop_process(capture->pid, &capture->threads, &capture->thread_count, err) < 0)
+  if (stop_threads(capture, err) < 0)
     return -1;
   if (capture->threads[0].stopped)
     return capture_refuse(capture, err, "is stopped by a signal");
@@ -157,18 +199,6 @@ copy_upper(struct capture *capture, int *upper, struct treecopy_count *count, st
   }
   *upper = steal_fd(&copy);
   return 0;
-}
-
-static int
-resume(struct capture *capture, struct err *err)
-{
-  if (!capture->threads)
-    return 0;
-  int result = trace_release(capture->threads, capture->thread_count, err);
-  resumed_at = loop_now();
-  free(capture->threads);
-  capture->threads = NULL;
-  return result;
 }
 
 static int

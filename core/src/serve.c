@@ -16,6 +16,7 @@
 #include "log.h"
 #include "loop.h"
 #include "sandbox.h"
+#include "syscalls.h"
 #include "title.h"
 
 /* After this many entries that failed to prepare the pool is not refilled until a request asks. */
@@ -75,14 +76,14 @@ refill(void)
 }
 
 /* What the starter ignored would stay ignored here and in every command; with SIGCHLD ignored the kernel reaps by
- * itself, and no exit code is left to tell. */
+ * itself, and no exit code is left to tell. By the bare call: libc keeps two signals for itself. */
 static void
 reset_dispositions(void)
 {
-  struct sigaction action = {.sa_handler = SIG_DFL};
+  const uint64_t defaults[4] = {0};
 
-  for (int number = 1; number < NSIG; number++)
-    sigaction(number, &action, NULL); /* EINVAL for those that cannot be changed or are libc's own */
+  for (int number = 1; number <= 64; number++)
+    syscall(SYS_rt_sigaction, number, defaults, NULL, 8); /* EINVAL for SIGKILL and SIGSTOP */
 }
 
 static int

@@ -43,8 +43,8 @@ trace_setup(unsigned milliseconds, struct err *err)
   return 0;
 }
 
-static bool
-patience_over(void)
+bool
+trace_patience_over(void)
 {
   struct timespec now;
 
@@ -61,7 +61,7 @@ wait_for(int tid, int *status)
       return 0;
     if (errno != EINTR)
       return -1;
-    if (patience_over()) {
+    if (trace_patience_over()) {
       errno = ETIMEDOUT;
       return -1;
     }

@@ -28,6 +28,7 @@ struct tracee {
 
 /* Bounds every wait of this process: afterwards waits fail with ETIMEDOUT. */
 int trace_setup(unsigned milliseconds, struct err *err) MUST_CHECK;
+bool trace_patience_over(void);
 
 /* All threads of a process, also those that appear meanwhile. 1: a thread is gone for good (the process exits). */
 int trace_stop_process(int pid, struct tracee **tracees, int *count, struct err *err) MUST_CHECK;
