@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "control.h"
@@ -135,4 +136,42 @@ exit_record_put(const struct exit_record *record, struct writer *writer)
   put_u64(writer, RAMET_TAG_SYSTEM_NS, record->system_ns);
   put_u64(writer, RAMET_TAG_PEAK_BYTES, record->peak_bytes);
   put_u64(writer, RAMET_TAG_DISK_PEAK, record->disk_bytes);
+}
+
+void
+failure_read(struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint32_t number;
+  uint16_t tag;
+
+  err_code(err, "isolation_failed", "init failed");
+  while (attr_next(&walk, &tag, &value, &ignored) > 0) {
+    if (tag == RAMET_TAG_STEP && span_u32(value, &number) == 0)
+      err->step = (enum ramet_step)number;
+    else if (tag == RAMET_TAG_ERRNO && span_u32(value, &number) == 0)
+      err->number = (int)number;
+    else if (tag == RAMET_TAG_TEXT && span_is_text(value))
+      snprintf(err->text, sizeof err->text, "%.*s", (int)value.length, (const char *)value.data);
+    else if (tag == RAMET_TAG_CODE && span_is_text(value))
+      snprintf(err->code, sizeof err->code, "%.*s", (int)value.length, (const char *)value.data);
+    else if (tag == RAMET_TAG_FIELD && span_is_text(value))
+      snprintf(err->field, sizeof err->field, "%.*s", (int)value.length, (const char *)value.data);
+  }
+}
+
+int
+spawned_read(const struct frame *frame, uint32_t *number, uint32_t *pid)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint16_t tag;
+  int more, bad = 0;
+
+  while ((more = attr_next(&walk, &tag, &value, &ignored)) > 0)
+    bad |= tag == RAMET_TAG_COMMAND ? span_u32(value, number) : tag == RAMET_TAG_PID ? span_u32(value, pid) : -1;
+  return more < 0 || bad ? -1 : 0;
 }

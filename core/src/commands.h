@@ -24,6 +24,10 @@ struct exit_record {
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
 };
 
+/* What init says when a step failed, and of a command that it started. */
+void failure_read(struct frame *frame, struct err *err);
+int spawned_read(const struct frame *frame, uint32_t *number, uint32_t *pid) MUST_CHECK;
+
 int exit_record_read(const struct frame *frame, struct exit_record *record) MUST_CHECK;
 void exit_record_put(const struct exit_record *record, struct writer *writer);
 

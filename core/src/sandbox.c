@@ -14,7 +14,10 @@
 #include "../pie/args.h"
 #include "commands.h"
 #include "control.h"
+#include "entry.h"
 #include "filters.h"
+#include "forks.h"
+#include "handout.h"
 #include "init.h"
 #include "log.h"
 #include "rootfs.h"
@@ -24,10 +27,6 @@
 
 /* A process in uninterruptible sleep ignores SIGKILL. Its sandbox's result is told after this long all the same. */
 #define LINGER_NS 5000000000u
-
-/* Without CLONE_NEWNET: the kernel takes about 0.4 ms for a network namespace, and core would not hear of anything
- * meanwhile. Init unshares it for itself. */
-#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
 enum event {
   EVENT_PREPARED,
@@ -47,12 +46,9 @@ static int counts[SANDBOX_STATES + 1];
 static uint64_t ended_count;
 static int prepare_failures;
 static uint64_t last_activity;
-static char uid_map[512], gid_map[512];
-static bool single_uid;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
 
 static void dispatch(struct sandbox *sandbox, enum event event, struct frame *frame);
-static bool status_read(struct sandbox *sandbox);
 static void on_hostile(struct sandbox *sandbox, struct frame *frame);
 
 /* ---- the list ------------------------------------------------------------------------------------------------- */
@@ -122,22 +118,6 @@ close_channel(struct sandbox *sandbox)
 }
 
 static void
-close_status(struct sandbox *sandbox)
-{
-  if (sandbox->status_socket >= 0)
-    loop_remove(sandbox->status_socket, &sandbox->status_watch);
-  close_fd(&sandbox->status_socket);
-}
-
-void
-sandbox_lose_twin(struct sandbox *sandbox)
-{
-  twin_kill(sandbox->twin);
-  sandbox->twin = 0;
-  close_fd(&sandbox->nursery);
-}
-
-static void
 sandbox_free(struct sandbox *sandbox)
 {
   if (sandbox->next)
@@ -151,7 +131,7 @@ sandbox_free(struct sandbox *sandbox)
   deadline_clear(&sandbox->deadline);
   close_channel(sandbox);
   close_fd(&sandbox->pidfd);
-  close_status(sandbox);
+  fork_close_status(sandbox);
   sandbox_lose_twin(sandbox);
   close_fd(&sandbox->upper);
   if (sandbox->root)
@@ -166,70 +146,7 @@ sandbox_free(struct sandbox *sandbox)
 
 /* ---- birth ---------------------------------------------------------------------------------------------------- */
 
-/* An id map of an entry must lie inside core's, range by range: "All of the mapping must be mapped" (user_namespaces(7)). */
-static int
-read_map(const char *path, char *out, size_t size, uint32_t *mapped, struct err *err)
-{
-  FILE *file = fopen(path, "re");
-  unsigned inside, outside, count;
-  size_t used = 0;
-
-  if (!file)
-    return err_step(err, RAMET_STEP_TAKE_IDS, "open %s: %s", path, strerror(errno));
-  *mapped = 0;
-  while (fscanf(file, "%u %u %u", &inside, &outside, &count) == 3 && used + 40 < size) {
-    used += (size_t)snprintf(out + used, size - used, "%u %u %u\n", inside, inside, count);
-    *mapped += count;
-  }
-  fclose(file);
-  if (used == 0) {
-    errno = EINVAL;
-    return err_step(err, RAMET_STEP_TAKE_IDS, "%s is empty", path);
-  }
-  return 0;
-}
-
-int
-sandbox_setup(struct err *err)
-{
-  uint32_t uids, gids;
-
-  if (read_map("/proc/self/uid_map", uid_map, sizeof uid_map, &uids, err) < 0 ||
-      read_map("/proc/self/gid_map", gid_map, sizeof gid_map, &gids, err) < 0)
-    return -1;
-  single_uid = uids == 1 || gids == 1;
-  return 0;
-}
-
-bool
-sandbox_single_uid(void)
-{
-  return single_uid;
-}
-
-static int
-write_map(int pid, const char *name, const char *map, struct err *err)
-{
-  char path[48];
-
-  snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
-  cleanup_fd int fd = open(path, O_WRONLY | O_CLOEXEC);
-  size_t length = strlen(map);
-  if (fd < 0 || write(fd, map, length) != (ssize_t)length)
-    return err_step(err, RAMET_STEP_MAP_INIT, "%s: %s", name, strerror(errno));
-  return 0;
-}
-
-static int
-map_ids(int pid, struct err *err)
-{
-  if (fault_here(RAMET_STEP_MAP_INIT, err) < 0)
-    return -1;
-  return write_map(pid, "uid_map", uid_map, err) < 0 ? -1 : write_map(pid, "gid_map", gid_map, err);
-}
-
 static void channel_ready(struct watch *watch, uint32_t events);
-static void status_ready(struct watch *watch, uint32_t events);
 static void deadline_fired(struct deadline *deadline);
 
 static struct sandbox *
@@ -248,7 +165,7 @@ sandbox_alloc(struct err *err)
   }
   sandbox->watch.ready = channel_ready;
   sandbox->deadline.fire = deadline_fired;
-  sandbox->status_watch.ready = status_ready;
+  sandbox->status_watch.ready = fork_status_ready;
   sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
   sandbox->next = all;
   if (all)
@@ -257,28 +174,6 @@ sandbox_alloc(struct err *err)
   counts[sandbox->state]++;
   counts[SANDBOX_STATES]++;
   return sandbox;
-}
-
-static int
-clone_init(struct sandbox *sandbox, struct err *err)
-{
-  int pair[2];
-
-  if (fault_here(RAMET_STEP_CLONE_INIT, err) < 0)
-    return -1;
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-    return err_step(err, RAMET_STEP_CLONE_INIT, "socketpair: %s", strerror(errno));
-  long pid = sys_clone(NAMESPACES | CLONE_PIDFD, &sandbox->pidfd);
-  if (pid == 0)
-    init_main(pair[1]);
-  int saved = errno;
-  close(pair[1]);
-  sandbox->channel = pair[0];
-  errno = saved;
-  if (pid < 0)
-    return err_step(err, RAMET_STEP_CLONE_INIT, "clone: %s", strerror(errno));
-  sandbox->pid = (int)pid;
-  return 0;
 }
 
 struct sandbox *
@@ -290,9 +185,7 @@ sandbox_born(enum ramet_step fault, struct err *err)
   if (!sandbox)
     return NULL;
   fault_arm(fault);
-  int result = clone_init(sandbox, err);
-  if (result == 0)
-    result = map_ids(sandbox->pid, err);
+  int result = entry_clone(sandbox, err);
   fault_arm(RAMET_STEP_NONE);
   if (result == 0 && (loop_add(sandbox->channel, &sandbox->watch, EPOLLIN) < 0 ||
                       frame_send(sandbox->channel, RAMET_INIT_PREPARE, 0, &nothing, NULL, 0) < 0))
@@ -336,8 +229,8 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   control_reply(RAMET_ENDED, sandbox->is_run || !sandbox->started ? sandbox->request : 0, &writer);
 }
 
-static void
-tell_refused(struct sandbox *sandbox, const struct err *err)
+void
+sandbox_refuse(struct sandbox *sandbox, const struct err *err)
 {
   if (sandbox->told || sandbox->id == 0) {
     log_err("entry_failed", err);
@@ -347,8 +240,8 @@ tell_refused(struct sandbox *sandbox, const struct err *err)
   control_refuse(sandbox->request, err);
 }
 
-static void
-end(struct sandbox *sandbox)
+void
+sandbox_end(struct sandbox *sandbox)
 {
   sandbox_lose_twin(sandbox);
   if (sandbox->state == SANDBOX_BORN && !sandbox->id)
@@ -364,149 +257,10 @@ end_because(struct sandbox *sandbox, enum ramet_reason reason)
 {
   sandbox->reason = reason;
   sandbox->status = SIGKILL;
-  end(sandbox);
+  sandbox_end(sandbox);
 }
 
-/* ---- hand-out ------------------------------------------------------------------------------------------------- */
-
-/* What a fork's init gets behind the mounts. */
-struct fork_ends {
-  int status, descriptors; /* the child's */
-  int nursery;             /* the twin's */
-  int init;                /* init's end, over which it hands descriptors to the child */
-};
-
-static int
-send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root, const struct plan *plan,
-          const struct root_mounts *mounts, const struct fork_ends *ends, struct err *err)
-{
-  cleanup_writer struct writer writer = {0};
-  int fds[RAMET_FRAME_FDS], count = mounts->count;
-  struct span filter = filter_find(sandbox->filter);
-  struct snapshot *snapshot = plan->snapshot ? snapshot_find(plan->snapshot) : NULL;
-
-  if (fault_here(RAMET_STEP_SEND_PLAN, err) < 0)
-    return -1;
-  if (count + frame->fd_count + 3 > RAMET_FRAME_FDS)
-    return err_field(err, "fds", "%d mounts and %d descriptors are too many", count, frame->fd_count);
-  put_raw(&writer, frame->payload);
-  put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
-  root_put_targets(root, &writer);
-  memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
-  if (snapshot) {
-    fds[count++] = snapshot_description(snapshot);
-    fds[count++] = snapshot_pages(snapshot);
-    fds[count++] = ends->init;
-  }
-  if (frame->fd_count)
-    memcpy(fds + count, frame->fds, sizeof(int) * (size_t)frame->fd_count);
-  uint16_t kind = sandbox->is_run ? RAMET_INIT_RUN : RAMET_INIT_ENTER;
-  if (frame_send(sandbox->channel, kind, frame->request, &writer, fds, count + frame->fd_count) < 0)
-    return err_step(err, RAMET_STEP_SEND_PLAN, "send the plan: %s", strerror(errno));
-  return 0;
-}
-
-static int
-open_fork_ends(struct sandbox *sandbox, struct fork_ends *ends, struct err *err)
-{
-  int status[2], descriptors[2], nursery[2];
-
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) < 0)
-    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
-  sandbox->status_socket = status[0];
-  ends->status = status[1];
-  if (loop_add(sandbox->status_socket, &sandbox->status_watch, EPOLLIN) < 0 ||
-      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, descriptors) < 0)
-    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
-  ends->init = descriptors[0];
-  ends->descriptors = descriptors[1];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, nursery) < 0)
-    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
-  sandbox->nursery = nursery[0];
-  ends->nursery = nursery[1];
-  return 0;
-}
-
-static void
-note_streams(struct sandbox *sandbox, const struct command *command, const int *fds)
-{
-  struct stat st;
-
-  for (int i = 0; i < STREAM_COUNT; i++)
-    if (command->streams[i] != RAMET_FD_NONE && fstat(fds[command->streams[i]], &st) == 0)
-      sandbox->streams[i] = (struct stream_identity){st.st_dev, st.st_ino};
-}
-
-/* The stem forks while init takes the root: the child waits for init's descriptors before it enters. */
-static int
-order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *ends, struct err *err)
-{
-  struct spawn_ends spawn = {.status = steal_fd(&ends->status),
-                             .descriptors = steal_fd(&ends->descriptors),
-                             .nursery = steal_fd(&ends->nursery)};
-
-  return snapshot_spawn(snapshot_find(plan->snapshot), sandbox->id, sandbox->pidfd, &spawn, err);
-}
-
-static int
-find_origin(struct sandbox *sandbox, const struct plan *plan, struct root **root, struct err *err)
-{
-  struct snapshot *snapshot = plan->snapshot ? snapshot_find(plan->snapshot) : NULL;
-
-  if (plan->snapshot && !snapshot)
-    return err_code(err, "unknown_snapshot", "snapshot %u is not there", plan->snapshot);
-  *root = snapshot ? snapshot_root(snapshot) : root_find(plan->root);
-  sandbox->filter = snapshot ? snapshot_filter(snapshot) : plan->filter;
-  if (!*root)
-    return err_code(err, "unknown_root", "root %u is not defined", plan->root);
-  if (filter_find(sandbox->filter).length == 0)
-    return err_code(err, "unknown_filter", "filter %u is not defined", sandbox->filter);
-  if (snapshot)
-    snapshot_region(snapshot, &sandbox->region_start, &sandbox->region_end);
-  return 0;
-}
-
-static int
-send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct root *root,
-           struct root_mounts *mounts, struct err *err)
-{
-  struct fork_ends ends = {-1, -1, -1, -1};
-  int result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
-
-  if (result == 0)
-    result = send_plan(sandbox, frame, root, plan, mounts, &ends, err);
-  if (result == 0 && plan->snapshot)
-    result = order_child(sandbox, plan, &ends, err);
-  close_fd(&ends.status);
-  close_fd(&ends.descriptors);
-  close_fd(&ends.nursery);
-  close_fd(&ends.init);
-  return result;
-}
-
-static int
-hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct err *err)
-{
-  struct root_mounts mounts = {.count = 0};
-  struct root *root = NULL;
-
-  if (find_origin(sandbox, plan, &root, err) < 0)
-    return -1;
-  fault_arm(plan->fault);
-  int result = root_hand_out(root, plan, &mounts, err);
-  if (result == 0)
-    result = send_parts(sandbox, frame, plan, root, &mounts, err);
-  fault_arm(RAMET_STEP_NONE);
-  if (result == 0 && !sandbox->is_run) {
-    sandbox->root = root_hold(root);
-    sandbox->origin = plan->snapshot ? snapshot_hold(snapshot_find(plan->snapshot)) : NULL;
-    sandbox->upper = steal_fd(&mounts.fds[ROOT_MOUNT_UPPER]);
-    sandbox->forked_command = plan->command.number;
-    note_streams(sandbox, &plan->command, frame->fds);
-  }
-  root_mounts_release(&mounts);
-  return result;
-}
+/* ---- requests ------------------------------------------------------------------------------------------------- */
 
 /* A pooled entry, or one that nobody waits for yet. */
 static struct sandbox *
@@ -578,7 +332,7 @@ sandbox_start(struct frame *frame, struct err *err)
   }
   if (result < 0) {
     sandbox->told = true;
-    end(sandbox);
+    sandbox_end(sandbox);
   }
   return result;
 }
@@ -596,7 +350,7 @@ sandbox_spawn(struct frame *frame, struct err *err)
     return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
   if (commands_add(&sandbox->commands, frame->request, plan.command.number, err) < 0)
     return -1;
-  note_streams(sandbox, &plan.command, frame->fds);
+  handout_note_streams(sandbox, &plan.command, frame->fds);
   put_raw(&writer, frame->payload);
   if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0) {
     commands_failed(&sandbox->commands, frame->request);
@@ -671,35 +425,11 @@ on_prepared(struct sandbox *sandbox, struct frame *frame)
   enum plan_use use = sandbox->is_run ? PLAN_RUN : PLAN_CREATE;
   if (plan_decode(waiting->payload, use, false, waiting->fd_count, &plan, &err) < 0 ||
       hand_out(sandbox, waiting, &plan, &err) < 0) {
-    tell_refused(sandbox, &err);
-    end(sandbox);
+    sandbox_refuse(sandbox, &err);
+    sandbox_end(sandbox);
     return;
   }
   drop_waiting(sandbox);
-}
-
-static void
-read_failure(struct frame *frame, struct err *err)
-{
-  struct attr_walk walk = {frame->payload};
-  struct span value;
-  struct err ignored;
-  uint32_t number;
-  uint16_t tag;
-
-  err_code(err, "isolation_failed", "init failed");
-  while (attr_next(&walk, &tag, &value, &ignored) > 0) {
-    if (tag == RAMET_TAG_STEP && span_u32(value, &number) == 0)
-      err->step = (enum ramet_step)number;
-    else if (tag == RAMET_TAG_ERRNO && span_u32(value, &number) == 0)
-      err->number = (int)number;
-    else if (tag == RAMET_TAG_TEXT && span_is_text(value))
-      snprintf(err->text, sizeof err->text, "%.*s", (int)value.length, (const char *)value.data);
-    else if (tag == RAMET_TAG_CODE && span_is_text(value))
-      snprintf(err->code, sizeof err->code, "%.*s", (int)value.length, (const char *)value.data);
-    else if (tag == RAMET_TAG_FIELD && span_is_text(value))
-      snprintf(err->field, sizeof err->field, "%.*s", (int)value.length, (const char *)value.data);
-  }
 }
 
 static void
@@ -707,9 +437,9 @@ on_failed(struct sandbox *sandbox, struct frame *frame)
 {
   struct err err;
 
-  read_failure(frame, &err);
-  tell_refused(sandbox, &err);
-  end(sandbox);
+  failure_read(frame, &err);
+  sandbox_refuse(sandbox, &err);
+  sandbox_end(sandbox);
 }
 
 /* A command of a standing sandbox could not be started. */
@@ -718,7 +448,7 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
 {
   struct err err;
 
-  read_failure(frame, &err);
+  failure_read(frame, &err);
   if (!commands_failed(&sandbox->commands, frame->request))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
   else if (frame->request)
@@ -737,8 +467,8 @@ on_run_spawned(struct sandbox *sandbox, struct frame *frame)
   set_state(sandbox, SANDBOX_RUNNING);
 }
 
-static void
-stand(struct sandbox *sandbox)
+void
+sandbox_stand(struct sandbox *sandbox)
 {
   cleanup_writer struct writer writer = {0};
 
@@ -758,7 +488,7 @@ on_entered(struct sandbox *sandbox, struct frame *frame)
   }
   sandbox->entered = true;
   if (sandbox->status_socket < 0 || sandbox->child_runs)
-    stand(sandbox);
+    sandbox_stand(sandbox);
 }
 
 /* A fork's process ended before it ran on: its own word on why has come over the status socket. */
@@ -771,69 +501,13 @@ on_early_exit(struct sandbox *sandbox, struct frame *frame)
     on_hostile(sandbox, frame);
     return;
   }
-  while (sandbox->state == SANDBOX_STARTING && sandbox->status_socket >= 0 && status_read(sandbox))
+  while (sandbox->state == SANDBOX_STARTING && sandbox->status_socket >= 0 && fork_status_read(sandbox))
     continue;
   if (sandbox->state != SANDBOX_STARTING)
     return;
   err_code(&err, "fork_failed", "the child ended before it ran on");
-  tell_refused(sandbox, &err);
-  end(sandbox);
-}
-
-static void
-refuse_child(struct sandbox *sandbox, int step, int error)
-{
-  struct err err;
-
-  errno = error;
-  err_step(&err, (enum ramet_step)step, "%s", strerror(error));
-  tell_refused(sandbox, &err);
-  end(sandbox);
-}
-
-/* The child's one message; false when there is none yet. */
-static bool
-status_read(struct sandbox *sandbox)
-{
-  struct pie_status status;
-  ssize_t got = recv(sandbox->status_socket, &status, sizeof status, MSG_DONTWAIT);
-  struct err ignored;
-
-  if (got < 0 && (errno == EAGAIN || errno == EINTR))
-    return false;
-  close_status(sandbox);
-  if (sandbox->state != SANDBOX_STARTING)
-    return true;
-  if (got != sizeof status) {
-    refuse_child(sandbox, RAMET_STEP_CHILD_STATE, ECHILD);
-    return true;
-  }
-  if (status.step != 0) {
-    refuse_child(sandbox, status.step, status.error);
-    return true;
-  }
-  sandbox->child_runs = true;
-  if (commands_add(&sandbox->commands, 0, sandbox->forked_command, &ignored) == 0)
-    commands_spawned(sandbox->commands, 0, sandbox->forked_command);
-  if (sandbox->entered)
-    stand(sandbox);
-  return true;
-}
-
-static void
-status_ready(struct watch *watch, uint32_t events)
-{
-  (void)events;
-  status_read((struct sandbox *)(void *)((char *)watch - offsetof(struct sandbox, status_watch)));
-}
-
-void
-sandbox_fork_failed(uint64_t id, int step, int error)
-{
-  struct sandbox *sandbox = sandbox_find(id);
-
-  if (sandbox && sandbox->state == SANDBOX_STARTING)
-    refuse_child(sandbox, step, error);
+  sandbox_refuse(sandbox, &err);
+  sandbox_end(sandbox);
 }
 
 void
@@ -845,27 +519,13 @@ sandbox_damaged(uint64_t id)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
 }
 
-static int
-read_spawned(const struct frame *frame, uint32_t *number, uint32_t *pid)
-{
-  struct attr_walk walk = {frame->payload};
-  struct span value;
-  struct err ignored;
-  uint16_t tag;
-  int more, bad = 0;
-
-  while ((more = attr_next(&walk, &tag, &value, &ignored)) > 0)
-    bad |= tag == RAMET_TAG_COMMAND ? span_u32(value, number) : tag == RAMET_TAG_PID ? span_u32(value, pid) : -1;
-  return more < 0 || bad ? -1 : 0;
-}
-
 static void
 on_spawned(struct sandbox *sandbox, struct frame *frame)
 {
   cleanup_writer struct writer writer = {0};
   uint32_t number = 0, pid = 0;
 
-  if (read_spawned(frame, &number, &pid) < 0 || !commands_spawned(sandbox->commands, frame->request, number)) {
+  if (spawned_read(frame, &number, &pid) < 0 || !commands_spawned(sandbox->commands, frame->request, number)) {
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return;
   }
@@ -914,7 +574,7 @@ on_run_exited(struct sandbox *sandbox, struct frame *frame)
   read_exit(sandbox, frame);
   last_activity = sandbox->ended = loop_now();
   tell_ended(sandbox, false);
-  end(sandbox);
+  sandbox_end(sandbox);
 }
 
 static void
@@ -1061,50 +721,6 @@ add_usage(struct sandbox *sandbox, const struct rusage *usage)
   sandbox->peak_bytes = (uint64_t)usage->ru_maxrss * 1024u;
 }
 
-/* A twin that could not place its child says why, and exits. */
-static void
-twin_gave_up(void)
-{
-  struct sandbox *next;
-  struct pie_status word;
-
-  for (struct sandbox *sandbox = all; sandbox; sandbox = next) {
-    next = sandbox->next;
-    if (sandbox->nursery >= 0 && !sandbox->twin && sandbox->state == SANDBOX_STARTING &&
-        recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) == sizeof word && word.step != 0)
-      refuse_child(sandbox, word.step, word.error);
-  }
-}
-
-/* A twin says its number over the nursery, then stops; its child waits for this. */
-static bool
-claims_twin(struct sandbox *sandbox, int pid)
-{
-  struct pie_status word;
-
-  if (sandbox->nursery < 0 || sandbox->twin || sandbox->state != SANDBOX_STARTING ||
-      recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) != sizeof word || word.value != pid)
-    return false;
-  return recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT) == sizeof word;
-}
-
-static void
-process_stopped(int pid)
-{
-  struct err err;
-
-  for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next) {
-    if (!claims_twin(sandbox, pid))
-      continue;
-    sandbox->twin = pid;
-    if (twin_take(pid, &err) < 0 || send(sandbox->status_socket, "G", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-      refuse_child(sandbox, RAMET_STEP_PARKED_TWIN, errno);
-    return;
-  }
-  /* Nobody's: its sandbox has ended. */
-  twin_kill(pid);
-}
-
 void
 sandbox_reap(void)
 {
@@ -1113,7 +729,7 @@ sandbox_reap(void)
 
   while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
     if (WIFSTOPPED(status)) {
-      process_stopped(pid);
+      fork_process_stopped(pid);
       continue;
     }
     if (snapshot_reaped(pid))
@@ -1130,6 +746,6 @@ sandbox_reap(void)
         break;
       }
     if (!found)
-      twin_gave_up();
+      fork_twin_gave_up();
   }
 }

@@ -72,6 +72,11 @@ int sandbox_kill(uint64_t id, struct err *err) MUST_CHECK;
 int sandbox_set_record(uint64_t id, struct span record, struct err *err) MUST_CHECK;
 /* The control connection closed: what it owns ends. */
 void sandbox_owner_gone(void);
+/* For the files that make a sandbox together (handout.c, forks.c): a request is refused, a sandbox is told to end, a
+ * sandbox stands and its request is answered. */
+void sandbox_refuse(struct sandbox *sandbox, const struct err *err);
+void sandbox_end(struct sandbox *sandbox);
+void sandbox_stand(struct sandbox *sandbox);
 /* The stem refused to fork, or is gone. */
 void sandbox_fork_failed(uint64_t id, int step, int error);
 /* A snapshot of it failed in a way that may have left its process damaged. */

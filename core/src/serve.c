@@ -113,9 +113,9 @@ raise_limits(void)
 
   for (size_t i = 0; i < sizeof resources / sizeof resources[0]; i++) {
     struct rlimit limit;
-    if (getrlimit((__rlimit_resource_t)resources[i], &limit) == 0) {
+    if (getrlimit(resources[i], &limit) == 0) {
       limit.rlim_cur = limit.rlim_max;
-      setrlimit((__rlimit_resource_t)resources[i], &limit);
+      setrlimit(resources[i], &limit);
     }
   }
 }

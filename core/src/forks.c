@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "forks.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "../pie/args.h"
+#include "twin.h"
+
+void
+fork_close_status(struct sandbox *sandbox)
+{
+  if (sandbox->status_socket >= 0)
+    loop_remove(sandbox->status_socket, &sandbox->status_watch);
+  close_fd(&sandbox->status_socket);
+}
+
+void
+sandbox_lose_twin(struct sandbox *sandbox)
+{
+  twin_kill(sandbox->twin);
+  sandbox->twin = 0;
+  close_fd(&sandbox->nursery);
+}
+
+static void
+refuse_child(struct sandbox *sandbox, int step, int error)
+{
+  struct err err;
+
+  errno = error;
+  err_step(&err, (enum ramet_step)step, "%s", strerror(error));
+  sandbox_refuse(sandbox, &err);
+  sandbox_end(sandbox);
+}
+
+bool
+fork_status_read(struct sandbox *sandbox)
+{
+  struct pie_status status;
+  ssize_t got = recv(sandbox->status_socket, &status, sizeof status, MSG_DONTWAIT);
+  struct err ignored;
+
+  if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    return false;
+  fork_close_status(sandbox);
+  if (sandbox->state != SANDBOX_STARTING)
+    return true;
+  if (got != sizeof status) {
+    refuse_child(sandbox, RAMET_STEP_CHILD_STATE, ECHILD);
+    return true;
+  }
+  if (status.step != 0) {
+    refuse_child(sandbox, status.step, status.error);
+    return true;
+  }
+  sandbox->child_runs = true;
+  if (commands_add(&sandbox->commands, 0, sandbox->forked_command, &ignored) == 0)
+    commands_spawned(sandbox->commands, 0, sandbox->forked_command);
+  if (sandbox->entered)
+    sandbox_stand(sandbox);
+  return true;
+}
+
+void
+fork_status_ready(struct watch *watch, uint32_t events)
+{
+  (void)events;
+  fork_status_read((struct sandbox *)(void *)((char *)watch - offsetof(struct sandbox, status_watch)));
+}
+
+void
+sandbox_fork_failed(uint64_t id, int step, int error)
+{
+  struct sandbox *sandbox = sandbox_find(id);
+
+  if (sandbox && sandbox->state == SANDBOX_STARTING)
+    refuse_child(sandbox, step, error);
+}
+
+/* A twin that could not place its child says why, and exits. */
+void
+fork_twin_gave_up(void)
+{
+  struct sandbox *next;
+  struct pie_status word;
+
+  for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = next) {
+    next = sandbox_next(sandbox);
+    if (sandbox->nursery >= 0 && !sandbox->twin && sandbox->state == SANDBOX_STARTING &&
+        recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) == sizeof word && word.step != 0)
+      refuse_child(sandbox, word.step, word.error);
+  }
+}
+
+/* A twin says its number over the nursery, then stops; its child waits for this. */
+static bool
+claims_twin(struct sandbox *sandbox, int pid)
+{
+  struct pie_status word;
+
+  if (sandbox->nursery < 0 || sandbox->twin || sandbox->state != SANDBOX_STARTING ||
+      recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) != sizeof word || word.value != pid)
+    return false;
+  return recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT) == sizeof word;
+}
+
+void
+fork_process_stopped(int pid)
+{
+  struct err err;
+
+  for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = sandbox_next(sandbox)) {
+    if (!claims_twin(sandbox, pid))
+      continue;
+    sandbox->twin = pid;
+    if (twin_take(pid, &err) < 0 || send(sandbox->status_socket, "G", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+      refuse_child(sandbox, RAMET_STEP_PARKED_TWIN, errno);
+    return;
+  }
+  /* Nobody's: its sandbox has ended. */
+  twin_kill(pid);
+}

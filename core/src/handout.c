@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "handout.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "filters.h"
+#include "rootfs.h"
+#include "snapshot.h"
+
+/* What a fork's init gets behind the mounts. */
+struct fork_ends {
+  int status, descriptors; /* the child's */
+  int nursery;             /* the twin's */
+  int init;                /* init's end, over which it hands descriptors to the child */
+};
+
+static int
+send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root, const struct plan *plan,
+          const struct root_mounts *mounts, const struct fork_ends *ends, struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+  int fds[RAMET_FRAME_FDS], count = mounts->count;
+  struct span filter = filter_find(sandbox->filter);
+  struct snapshot *snapshot = plan->snapshot ? snapshot_find(plan->snapshot) : NULL;
+
+  if (fault_here(RAMET_STEP_SEND_PLAN, err) < 0)
+    return -1;
+  if (count + frame->fd_count + 3 > RAMET_FRAME_FDS)
+    return err_field(err, "fds", "%d mounts and %d descriptors are too many", count, frame->fd_count);
+  put_raw(&writer, frame->payload);
+  put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
+  root_put_targets(root, &writer);
+  memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
+  if (snapshot) {
+    fds[count++] = snapshot_description(snapshot);
+    fds[count++] = snapshot_pages(snapshot);
+    fds[count++] = ends->init;
+  }
+  if (frame->fd_count)
+    memcpy(fds + count, frame->fds, sizeof(int) * (size_t)frame->fd_count);
+  uint16_t kind = sandbox->is_run ? RAMET_INIT_RUN : RAMET_INIT_ENTER;
+  if (frame_send(sandbox->channel, kind, frame->request, &writer, fds, count + frame->fd_count) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "send the plan: %s", strerror(errno));
+  return 0;
+}
+
+static int
+open_fork_ends(struct sandbox *sandbox, struct fork_ends *ends, struct err *err)
+{
+  int status[2], descriptors[2], nursery[2];
+
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
+  sandbox->status_socket = status[0];
+  ends->status = status[1];
+  if (loop_add(sandbox->status_socket, &sandbox->status_watch, EPOLLIN) < 0 ||
+      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, descriptors) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
+  ends->init = descriptors[0];
+  ends->descriptors = descriptors[1];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, nursery) < 0)
+    return err_step(err, RAMET_STEP_SEND_PLAN, "socketpair: %s", strerror(errno));
+  sandbox->nursery = nursery[0];
+  ends->nursery = nursery[1];
+  return 0;
+}
+
+void
+handout_note_streams(struct sandbox *sandbox, const struct command *command, const int *fds)
+{
+  struct stat st;
+
+  for (int i = 0; i < STREAM_COUNT; i++)
+    if (command->streams[i] != RAMET_FD_NONE && fstat(fds[command->streams[i]], &st) == 0)
+      sandbox->streams[i] = (struct stream_identity){st.st_dev, st.st_ino};
+}
+
+/* The stem forks while init takes the root: the child waits for init's descriptors before it enters. */
+static int
+order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *ends, struct err *err)
+{
+  struct spawn_ends spawn = {.status = steal_fd(&ends->status),
+                             .descriptors = steal_fd(&ends->descriptors),
+                             .nursery = steal_fd(&ends->nursery)};
+
+  return snapshot_spawn(snapshot_find(plan->snapshot), sandbox->id, sandbox->pidfd, &spawn, err);
+}
+
+static int
+find_origin(struct sandbox *sandbox, const struct plan *plan, struct root **root, struct err *err)
+{
+  struct snapshot *snapshot = plan->snapshot ? snapshot_find(plan->snapshot) : NULL;
+
+  if (plan->snapshot && !snapshot)
+    return err_code(err, "unknown_snapshot", "snapshot %u is not there", plan->snapshot);
+  *root = snapshot ? snapshot_root(snapshot) : root_find(plan->root);
+  sandbox->filter = snapshot ? snapshot_filter(snapshot) : plan->filter;
+  if (!*root)
+    return err_code(err, "unknown_root", "root %u is not defined", plan->root);
+  if (filter_find(sandbox->filter).length == 0)
+    return err_code(err, "unknown_filter", "filter %u is not defined", sandbox->filter);
+  if (snapshot)
+    snapshot_region(snapshot, &sandbox->region_start, &sandbox->region_end);
+  return 0;
+}
+
+static int
+send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct root *root,
+           struct root_mounts *mounts, struct err *err)
+{
+  struct fork_ends ends = {-1, -1, -1, -1};
+  int result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
+
+  if (result == 0)
+    result = send_plan(sandbox, frame, root, plan, mounts, &ends, err);
+  if (result == 0 && plan->snapshot)
+    result = order_child(sandbox, plan, &ends, err);
+  close_fd(&ends.status);
+  close_fd(&ends.descriptors);
+  close_fd(&ends.nursery);
+  close_fd(&ends.init);
+  return result;
+}
+
+int
+hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct err *err)
+{
+  struct root_mounts mounts = {.count = 0};
+  struct root *root = NULL;
+
+  if (find_origin(sandbox, plan, &root, err) < 0)
+    return -1;
+  fault_arm(plan->fault);
+  int result = root_hand_out(root, plan, &mounts, err);
+  if (result == 0)
+    result = send_parts(sandbox, frame, plan, root, &mounts, err);
+  fault_arm(RAMET_STEP_NONE);
+  if (result == 0 && !sandbox->is_run) {
+    sandbox->root = root_hold(root);
+    sandbox->origin = plan->snapshot ? snapshot_hold(snapshot_find(plan->snapshot)) : NULL;
+    sandbox->upper = steal_fd(&mounts.fds[ROOT_MOUNT_UPPER]);
+    sandbox->forked_command = plan->command.number;
+    handout_note_streams(sandbox, &plan->command, frame->fds);
+  }
+  root_mounts_release(&mounts);
+  return result;
+}
