@@ -48,6 +48,7 @@ struct pie_thread {
   uint32_t stack_flags, rseq_length, rseq_signature;
   int32_t tid;
   char name[16];
+  uint64_t holds_tiles; /* its frame holds AMX tiles */
 };
 
 struct pie_fd {
@@ -106,6 +107,7 @@ struct pie_args {
   uint64_t cwd, exe; /* paths, as the child's root has them */
   uint64_t rlimits[16][2];
   uint64_t itimers[3][4];
+  uint64_t asked_features;
   uint32_t umask, personality, no_thp, zero;
   int32_t nice, filter_length; /* instructions */
   uint64_t filter;
@@ -118,7 +120,7 @@ struct pie_args {
   int32_t received[4096];
 };
 
-_Static_assert(sizeof(struct pie_thread) == 104, "no padding in what crosses");
+_Static_assert(sizeof(struct pie_thread) == 112, "no padding in what crosses");
 _Static_assert(sizeof(struct pie_map) == 40, "no padding in what crosses");
 _Static_assert(sizeof(struct pie_mm) == 104, "struct prctl_mm_map");
 

@@ -35,6 +35,7 @@
 #define ADDRESS_END 0x7ffffffff000ul
 #define ARCH_SET_GS 0x1001
 #define ARCH_SET_FS 0x1002
+#define ARCH_REQ_XCOMP_PERM 0x1023
 
 /* ---- reports -------------------------------------------------------------------------------------------------- */
 
@@ -303,6 +304,9 @@ restore_process(struct pie_args *args)
   result = SYS0(SYS_setsid);
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
+  for (int feature = 0; feature < 63; feature++)
+    if (args->asked_features >> feature & 1)
+      SYS2(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, feature);
   SYS1(SYS_umask, args->umask);
   if (args->personality)
     SYS1(SYS_personality, args->personality);
@@ -333,6 +337,24 @@ restore_pending(struct pie_args *args, int pid)
   }
 }
 
+/* The kernel makes room for tiles at their first use, and takes no frame back that is larger than a thread's room.
+ * The instructions: ldtilecfg of a configuration with one tile, tilezero, tilerelease. */
+PIE_INLINE void
+make_room_for_tiles(void)
+{
+  uint64_t config[8];
+
+  for (int i = 0; i < 8; i++)
+    ((volatile uint64_t *)config)[i] = 0;
+  ((volatile uint64_t *)config)[0] = 1;  /* palette */
+  ((volatile uint64_t *)config)[2] = 64; /* bytes a row */
+  ((volatile uint64_t *)config)[6] = 16; /* rows */
+  __asm__ volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0x00\n\t"
+                   ".byte 0xc4, 0xe2, 0x7b, 0x49, 0xc0\n\t"
+                   ".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0" ::"a"(config)
+                   : "memory");
+}
+
 PIE_INLINE void
 restore_thread(struct pie_args *args, struct pie_thread *thread)
 {
@@ -361,6 +383,8 @@ restore_thread(struct pie_args *args, struct pie_thread *thread)
       pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
   }
   SYS2(SYS_prctl, PR_SET_NAME, thread->name);
+  if (thread->holds_tiles)
+    make_room_for_tiles();
 }
 
 /* Credentials are each thread's own. */

@@ -82,33 +82,30 @@ resume(struct capture *capture, struct err *err)
   return result;
 }
 
-/* A child is told of before its threads have left the restorer, whose memory is in no image. */
-static bool
-is_restoring(const struct capture *capture)
-{
-  for (int i = 0; i < capture->thread_count; i++) {
-    uint64_t at = capture->threads[i].registers.rip;
-    if (at >= capture->source->region_start && at < capture->source->region_end)
-      return true;
-  }
-  return false;
-}
-
+/* A child is told of before its threads have left the restorer, whose memory is in no image. What has left stays
+ * stopped; the others go on and are stopped again, later each time: on a busy machine they get nowhere at once. */
 static int
-stop_threads(struct capture *capture, struct err *err)
+leave_restorer(struct capture *capture, struct err *err)
 {
-  /* Longer each time: on a busy machine they get nowhere if they are stopped at once again. */
-  for (long pause_ns = 500000;; pause_ns *= 2) {
-    stopped_at = loop_now();
-    if (trace_stop_process(capture->pid, &capture->threads, &capture->thread_count, err) < 0)
-      return -1;
-    if (!is_restoring(capture))
+  const struct capture_source *source = capture->source;
+
+  for (long wait_ns = 200000;; wait_ns *= 2) {
+    int left = 0;
+    for (int i = 0; i < capture->thread_count; i++) {
+      struct tracee *thread = &capture->threads[i];
+      if (thread->registers.rip < source->region_start || thread->registers.rip >= source->region_end)
+        continue;
+      left++;
+      if (trace_run_on(thread, err) < 0)
+        return -1;
+    }
+    if (left == 0)
       return 0;
     if (trace_patience_over())
       return capture_refuse(capture, err, "executes what is left of the restorer");
-    if (resume(capture, err) < 0)
+    nanosleep(&(struct timespec){wait_ns / 1000000000, wait_ns % 1000000000}, NULL);
+    if (trace_stop_again(capture->threads, capture->thread_count, err) < 0)
       return -1;
-    nanosleep(&(struct timespec){pause_ns / 1000000000, pause_ns % 1000000000}, NULL);
   }
 }
 
@@ -117,7 +114,9 @@ seize(struct capture *capture, struct err *err)
 {
   char path[48];
 
-  if (stop_threads(capture, err) < 0)
+  stopped_at = loop_now();
+  if (trace_stop_process(capture->pid, &capture->threads, &capture->thread_count, err) < 0 ||
+      leave_restorer(capture, err) < 0)
     return -1;
   if (capture->threads[0].stopped)
     return capture_refuse(capture, err, "is stopped by a signal");

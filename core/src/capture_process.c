@@ -21,6 +21,9 @@ struct ptrace_rseq_configuration {
   uint32_t rseq_abi_size, signature, flags, pad;
 };
 #endif
+#ifndef ARCH_GET_XCOMP_PERM
+#define ARCH_GET_XCOMP_PERM 0x1022 /* asm/prctl.h of Linux 5.16 */
+#endif
 #ifndef PR_GET_TID_ADDRESS
 #define PR_GET_TID_ADDRESS 40
 #endif
@@ -88,6 +91,20 @@ ask_brk(struct capture *capture, struct image_process *process, struct err *err)
                     err) < 0)
     return -1;
   process->brk = (uint64_t)result;
+  return 0;
+}
+
+/* Which optional processor state it may use: only asked where there is such. */
+static int
+ask_features(struct capture *capture, struct image_process *process, struct err *err)
+{
+  const uint64_t args[6] = {ARCH_GET_XCOMP_PERM};
+
+  if (arch_features_to_ask() == 0)
+    return 0;
+  if (capture_ask(capture, &capture->threads[0], SYS_arch_prctl, args, 1, &process->asked_features, 8, err) < 0)
+    return -1;
+  process->asked_features &= arch_features_to_ask();
   return 0;
 }
 
@@ -183,7 +200,7 @@ put_thread(struct capture *capture, int index, struct err *err)
   if (sys_ptrace(PTRACE_GETREGSET, thread->tid, NT_X86_XSTATE, (uintptr_t)&iov) < 0 ||
       iov.iov_len == sizeof record.xstate)
     return err_step(err, RAMET_STEP_REGISTERS, "extended state of thread %d: %s", thread->tid, strerror(errno));
-  out->xstate_length = (uint32_t)iov.iov_len;
+  out->xstate_length = arch_trim_xstate(record.xstate, (uint32_t)iov.iov_len);
   arch_rewind_interrupted(&out->registers);
   out->signal_mask = thread->signal_mask;
   out->fs_base = thread->registers.fs_base;
@@ -193,7 +210,7 @@ put_thread(struct capture *capture, int index, struct err *err)
     return err_step(err, RAMET_STEP_REGISTERS, "thread %d has no number inside", thread->tid);
   if (read_rseq(thread->tid, out, err) < 0 || ask_thread(capture, thread, out, err) < 0)
     return -1;
-  put_bytes(&capture->description, IMAGE_TAG_THREAD, &record, sizeof record.thread + iov.iov_len);
+  put_bytes(&capture->description, IMAGE_TAG_THREAD, &record, sizeof record.thread + out->xstate_length);
   return put_pending(capture, index, false, err);
 }
 
@@ -353,6 +370,7 @@ capture_process(struct capture *capture, struct err *err)
   read_status(capture, &process);
   if (refuse_timers(capture, err) < 0 || read_rlimits(capture->pid, &process, err) < 0 ||
       ask_brk(capture, &process, err) < 0 || ask_itimers(capture, &process, err) < 0 ||
+      ask_features(capture, &process, err) < 0 ||
       put_link(capture, "exe", 0, process.exe, sizeof process.exe, err) < 0)
     return -1;
   put_bytes(&capture->description, IMAGE_TAG_PROCESS, &process, sizeof process);

@@ -52,6 +52,7 @@ struct image_process {
   uint64_t rlimits[16][2];
   uint64_t itimers[3][4]; /* interval, value: seconds, microseconds */
   uint64_t pending_shared;
+  uint64_t asked_features; /* processor state that the process has asked for: ARCH_REQ_XCOMP_PERM */
   char exe[256];
 };
 

@@ -319,6 +319,7 @@ build_threads(struct builder *b, uint64_t stacks)
                                      .rseq_signature = t->rseq_signature,
                                      .tid = t->tid};
     memcpy(threads[i].name, t->name, sizeof threads[i].name);
+    threads[i].holds_tiles = arch_holds_asked(p->xstates[i], t->xstate_length);
     if (!arch_write_frame((uint8_t *)(uintptr_t)frame, frame, &t->registers, t->signal_mask, p->xstates[i],
                           t->xstate_length))
       return err_code(b->err, "other_processor", "a thread's state does not fit a signal frame");
@@ -392,6 +393,7 @@ build_rest(struct builder *b)
   memcpy(args->itimers, p->itimers, sizeof args->itimers);
   args->umask = p->umask;
   args->personality = p->personality;
+  args->asked_features = p->asked_features;
   args->no_thp = p->no_thp;
   args->nice = p->nice;
   if (&__rseq_offset && __rseq_size) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "registers.h"
 
+#include <cpuid.h>
 #include <string.h>
 
 /* include/linux/errno.h: never seen by user space, but by a tracer. */
@@ -71,6 +72,69 @@ arch_rewind_interrupted(arch_registers *registers)
   registers->orig_rax = (uint64_t)-1;
 }
 
+/* Documentation/arch/x86/xstate.rst: XFEATURE_MASK_USER_DYNAMIC */
+#define FEATURE_TILE_DATA 18
+#define ASKED_FEATURES ((uint64_t)1 << FEATURE_TILE_DATA)
+#define LEGACY_BYTES 576 /* with the header */
+
+/* XCR0: the features that the kernel has enabled. */
+static uint64_t
+enabled_features(void)
+{
+  uint32_t a, b, c, d;
+
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+    return 0;
+  __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  return (uint64_t)d << 32 | a;
+}
+
+uint64_t
+arch_features_to_ask(void)
+{
+  return enabled_features() & ASKED_FEATURES;
+}
+
+/* The standard layout of the xsave area: CPUID leaf 0xD gives size and place of each feature. */
+static uint32_t
+layout_bytes(uint64_t features)
+{
+  uint32_t end = LEGACY_BYTES;
+
+  for (uint32_t feature = 2; feature < 63; feature++) {
+    uint32_t size, offset, c, d;
+    if (features >> feature & 1 && __get_cpuid_count(0xd, feature, &size, &offset, &c, &d) && offset + size > end)
+      end = offset + size;
+  }
+  return end;
+}
+
+#define FRAME_SOFTWARE_AT 464 /* in the legacy area: sw_reserved */
+#define FRAME_HEADER_AT 512   /* xsave header; its first word is XSTATE_BV */
+
+bool
+arch_holds_asked(const uint8_t *xstate, uint32_t length)
+{
+  uint64_t held;
+
+  if (length < LEGACY_BYTES)
+    return false;
+  memcpy(&held, xstate + FRAME_HEADER_AT, sizeof held);
+  return (held & ASKED_FEATURES) != 0;
+}
+
+uint32_t
+arch_trim_xstate(uint8_t *xstate, uint32_t length)
+{
+  uint64_t features = enabled_features();
+
+  if (!arch_holds_asked(xstate, length))
+    features &= ~ASKED_FEATURES;
+  uint32_t bytes = layout_bytes(features);
+  memcpy(xstate + FRAME_SOFTWARE_AT, &features, sizeof features);
+  return bytes < length ? bytes : length;
+}
+
 /* arch/x86/include/uapi/asm/sigcontext.h and ucontext.h, as 64-bit programs see them. */
 struct frame_context {
   uint64_t flags, link;
@@ -95,8 +159,6 @@ struct frame_software {
 #define FRAME_NO_ALTSTACK 2   /* SS_DISABLE: the alternate stack is set by a call of its own */
 #define FRAME_MAGIC1 0x46505853
 #define FRAME_MAGIC2 0x46505845
-#define FRAME_SOFTWARE_AT 464 /* in the legacy area: sw_reserved */
-#define FRAME_HEADER_AT 512   /* xsave header; its first word is XSTATE_BV */
 
 static void
 fill_context(struct frame_context *context, const arch_registers *r, uint64_t signal_mask)
@@ -141,8 +203,8 @@ arch_write_frame(uint8_t *at, uint64_t address, const arch_registers *registers,
     return false;
   fill_context(&context, registers, signal_mask);
   context.fpstate = address + area;
-  /* What the kernel saves for a signal handler: the features that this processor state has room for. ptrace keeps
-   * the mask of enabled features at the same place of the legacy area. */
+  /* What the kernel saves for a signal handler: the features that this processor state has room for. The mask lies at
+   * the same place of the legacy area. */
   memcpy(&software.features, xstate + FRAME_SOFTWARE_AT, sizeof software.features);
   software.xstate_size = xstate_length;
   software.extended_size = xstate_length + (uint32_t)sizeof magic2;

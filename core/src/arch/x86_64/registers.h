@@ -25,6 +25,15 @@ arch_registers arch_prepare_syscall(const arch_registers *base, uint64_t address
 arch_registers arch_prepare_entry(const arch_registers *base, uint64_t entry, uint64_t argument, uint64_t stack);
 long arch_syscall_result(const arch_registers *registers);
 
+/* Features that a process must ask for before its threads may hold them (arch_prctl(2), ARCH_REQ_XCOMP_PERM), of those
+ * that this processor and kernel have: AMX tiles. */
+uint64_t arch_features_to_ask(void);
+/* ptrace tells the extended state in the size of all features, but a signal frame is taken back only up to the size
+ * that the thread has room for. Cuts what it has not: the length that is left. */
+uint32_t arch_trim_xstate(uint8_t *xstate, uint32_t length);
+/* Whether the state holds features that are asked for: the thread has to make room for them first. */
+bool arch_holds_asked(const uint8_t *xstate, uint32_t length);
+
 /* A thread that was stopped inside a system call is to execute that call again when it runs on. Restart codes are
  * internal to the kernel (include/linux/errno.h); signal(7), "Interruption of system calls". */
 void arch_rewind_interrupted(arch_registers *registers);

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "snapshot_parts.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "capture.h"
+#include "control.h"
+#include "filters.h"
+#include "log.h"
+#include "stem.h"
+#include "syscalls.h"
+#include "twin.h"
+
+/* How long a process may take to stop: one in uninterruptible sleep never does. */
+#define PATIENCE_MS 2000
+
+static uint8_t receive_buffer[RAMET_FRAME_BYTES];
+
+/* ---- the tracer ----------------------------------------------------------------------------------------------- */
+
+int
+snapshot_map_description(struct snapshot *s, struct err *err)
+{
+  struct stat st, pages;
+
+  if (fstat(s->description, &st) < 0 || fstat(s->pages, &pages) < 0 || st.st_size > RAMET_PAYLOAD_MAX)
+    return err_step(err, RAMET_STEP_IMAGE, "the image's files: %s", strerror(errno));
+  s->mapping_length = (size_t)st.st_size;
+  s->mapping = mmap(NULL, s->mapping_length, PROT_READ, MAP_PRIVATE, s->description, 0);
+  if (s->mapping == MAP_FAILED) {
+    s->mapping = NULL;
+    return err_step(err, RAMET_STEP_IMAGE, "map the image: %s", strerror(errno));
+  }
+  return image_decode((struct span){s->mapping, (uint32_t)st.st_size}, (uint64_t)pages.st_size, &s->image, err);
+}
+
+static int
+read_captured(struct snapshot *s, struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint16_t tag;
+
+  while (attr_next(&walk, &tag, &value, err) > 0) {
+    uint64_t *out = tag == RAMET_TAG_PAUSE_NS       ? &s->pause_ns
+                    : tag == RAMET_TAG_MEMORY_BYTES ? &s->memory_bytes
+                    : tag == RAMET_TAG_FILE_BYTES   ? &s->file_bytes
+                                                    : NULL;
+    if (out && span_u64(value, out) < 0)
+      return err_code(err, "internal", "the tracer's answer is malformed");
+  }
+  s->description = frame_steal_fd(frame, 0);
+  s->pages = frame_steal_fd(frame, 1);
+  cleanup_fd int upper = frame_steal_fd(frame, 2);
+  if (upper < 0)
+    return err_code(err, "internal", "the tracer's answer lacks its files");
+  if (snapshot_map_description(s, err) < 0)
+    return -1;
+  s->root = root_derive(s->base, steal_fd(&upper), err);
+  return s->root ? stem_find_region(&s->image, s->old_start, s->old_end, &s->region_start, &s->region_length, err)
+                 : -1;
+}
+
+void
+snapshot_read_refusal(const struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint32_t number;
+  uint16_t tag;
+
+  err_code(err, "internal", "the tracer failed");
+  while (attr_next(&walk, &tag, &value, &ignored) > 0) {
+    if (tag == RAMET_TAG_STEP && span_u32(value, &number) == 0)
+      err->step = (enum ramet_step)number;
+    else if (tag == RAMET_TAG_ERRNO && span_u32(value, &number) == 0)
+      err->number = (int)number;
+    else if (tag == RAMET_TAG_CODE && value.length < sizeof err->code)
+      memcpy(err->code, value.data, value.length), err->code[value.length] = 0;
+    else if (tag == RAMET_TAG_TEXT && value.length < sizeof err->text)
+      memcpy(err->text, value.data, value.length), err->text[value.length] = 0;
+  }
+}
+
+static void
+captured(struct snapshot *s, struct frame *frame)
+{
+  struct err err = {0};
+
+  snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  s->captured_at = loop_now();
+  s->state = SNAPSHOT_BUILDING;
+  if (frame->kind != RAMET_OK) {
+    snapshot_read_refusal(frame, &err);
+    snapshot_fail(s, &err);
+    return;
+  }
+  if (read_captured(s, frame, &err) < 0 ||
+      (s->by_twin ? snapshot_adopt_copy(s, &err) : snapshot_build_stem(s, &err)) < 0)
+    snapshot_fail(s, &err);
+}
+
+/* The tracer holds the source still and asks for this. */
+static void
+fork_source_twin(struct snapshot *s, struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+  struct sandbox *source = sandbox_find(s->source);
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err err = {0};
+  uint16_t tag;
+
+  fault_arm(s->fault);
+  int result = source && source->twin && attr_next(&walk, &tag, &value, &err) == 1 &&
+                       span_u64(value, &s->syscall_address) == 0
+                   ? twin_fork(source->twin, s->syscall_address, &s->copy, &err)
+                   : err_code(&err, "internal", "there is no twin");
+  fault_arm(RAMET_STEP_NONE);
+  s->by_twin = result == 0;
+  if (result == 0) {
+    put_u32(&writer, RAMET_TAG_PID, (uint32_t)s->copy);
+  } else {
+    put_err(&writer, &err);
+    if (source)
+      sandbox_lose_twin(source);
+  }
+  if (frame_send(s->tracer, result == 0 ? RAMET_OK : RAMET_ERROR, 0, &writer, NULL, 0) < 0)
+    log_text("tracer_lost", "no answer could be sent");
+}
+
+void
+snapshot_tracer_ready(struct watch *watch, uint32_t events)
+{
+  struct snapshot *s = (struct snapshot *)(void *)((char *)watch - offsetof(struct snapshot, tracer_watch));
+  struct frame frame;
+  struct err err = {0};
+
+  (void)events;
+  switch (frame_receive(s->tracer, receive_buffer, &frame, &err)) {
+  case FRAME_NONE:
+    return;
+  case FRAME_GOT:
+    if (s->export_request)
+      snapshot_exported(s, &frame);
+    else if (frame.kind == RAMET_TRACER_TWIN)
+      fork_source_twin(s, &frame);
+    else
+      captured(s, &frame);
+    frame_release(&frame);
+    return;
+  case FRAME_MALFORMED:
+  case FRAME_CLOSED:
+    break;
+  }
+  if (s->export_request) {
+    err_code(&err, "exporter_lost", "the exporter ended without a word");
+    control_refuse(s->export_request, &err);
+    s->export_request = 0;
+    snapshot_close_watched(&s->tracer, &s->tracer_watch);
+    return;
+  }
+  /* It died in the pause: what it left in the source's registers nobody knows. */
+  sandbox_damaged(s->source);
+  err_code(&err, "tracer_lost", "the tracer ended without a word; the sandbox was ended");
+  s->state = SNAPSHOT_BUILDING;
+  snapshot_fail(s, &err);
+}
+
+/* ---- taking one ----------------------------------------------------------------------------------------------- */
+
+static int
+fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
+{
+  static const char *targets[RAMET_BINDS_MAX];
+  struct capture_source source = {.init_pid = sandbox->pid,
+                                  .upper = sandbox->upper,
+                                  .bind_targets = targets,
+                                  .bind_count = root_targets(sandbox->root, targets),
+                                  .patience_ms = PATIENCE_MS,
+                                  .parent = s->parent ? &s->parent->image : NULL,
+                                  .twin = sandbox->twin,
+                                  .region_start = sandbox->region_start,
+                                  .region_end = sandbox->region_end};
+  int pair[2];
+
+  memcpy(source.streams, sandbox->streams, sizeof source.streams);
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "socketpair: %s", strerror(errno));
+  long pid = sys_clone(0, NULL);
+  if (pid == 0)
+    capture_main(&source, s->fault, pair[1]);
+  int saved = errno;
+  close(pair[1]);
+  s->tracer = pair[0];
+  errno = saved;
+  if (pid < 0 || loop_add(s->tracer, &s->tracer_watch, EPOLLIN) < 0)
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "start the tracer: %s", strerror(errno));
+  s->tracer_pid = (int)pid;
+  return 0;
+}
+
+static int
+read_request(const struct frame *frame, uint64_t *sandbox, uint32_t *id, uint32_t *fault, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint16_t tag;
+  int more;
+
+  *sandbox = 0;
+  *id = *fault = 0;
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
+    int bad = tag == RAMET_TAG_SANDBOX    ? span_u64(value, sandbox)
+              : tag == RAMET_TAG_SNAPSHOT ? span_u32(value, id)
+              : tag == RAMET_TAG_FAULT    ? span_u32(value, fault)
+                                          : -1;
+    if (bad < 0)
+      return err_field(err, "payload", "tag %u of %u bytes does not belong into a snapshot", tag, value.length);
+  }
+  if (more < 0)
+    return -1;
+  if (*sandbox == 0)
+    return err_field(err, "sandbox", "is missing");
+  if (*id == 0 || snapshot_by_id(*id))
+    return err_field(err, "snapshot", *id ? "this number is taken" : "is missing");
+  return 0;
+}
+
+int
+snapshot_take(const struct frame *frame, struct err *err)
+{
+  uint64_t id;
+  uint32_t number, fault;
+
+  if (read_request(frame, &id, &number, &fault, err) < 0)
+    return -1;
+  struct sandbox *sandbox = sandbox_find(id);
+  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->source == id && s->state == SNAPSHOT_CAPTURING)
+      return err_code(err, "busy", "a snapshot of this sandbox is being taken");
+  struct snapshot *s = snapshot_alloc(number, frame->request, err);
+  if (!s)
+    return -1;
+  s->fault = (enum ramet_step)fault;
+  s->filter = sandbox->filter;
+  s->source = id;
+  s->base = root_hold(sandbox->root);
+  s->parent = sandbox->origin ? snapshot_hold(sandbox->origin) : NULL;
+  s->old_start = sandbox->region_start;
+  s->old_end = sandbox->region_end;
+  if (fork_tracer(s, sandbox, err) == 0)
+    return 0;
+  snapshot_retire(s);
+  return -1;
+}
