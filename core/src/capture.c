@@ -44,10 +44,29 @@ capture_refuse(const struct capture *capture, struct err *err, const char *forma
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
+/* Once it stands still, so that none can come any more: zombies too, somebody is still to wait for them. */
+static int
+check_alone(const struct capture *capture, struct err *err)
+{
+  int beside[4], count = procfs_children(capture->source->init_pid, beside, 4);
+  char name[32];
+
+  for (int i = 0; i < count; i++)
+    if (beside[i] != capture->pid) {
+      procfs_name(beside[i], name);
+      return capture_refuse(capture, err, "runs beside another process (%s)", name);
+    }
+  if (procfs_children(capture->pid, beside, 1) > 0) {
+    procfs_name(beside[0], name);
+    return capture_refuse(capture, err, "has a child (%s)", name);
+  }
+  return 0;
+}
+
 static int
 find_process(struct capture *capture, struct err *err)
 {
-  int children[4], others[4];
+  int children[4];
   char path[48];
 
   if (fault_here(RAMET_STEP_FIND_PROCESSES, err) < 0)
@@ -61,13 +80,8 @@ find_process(struct capture *capture, struct err *err)
   capture->status = procfs_read(path, NULL);
   if (!capture->status)
     return err_code(err, "unforkable", "the sandbox's process is exiting");
-  if (count > 1 || procfs_children(capture->pid, others, 4) > 0) {
-    char other[32];
-    procfs_name(count > 1 ? children[1] : others[0], other);
-    return capture_refuse(capture, err, "runs beside another process (%s); a fork carries one process so far",
-                          other);
-  }
-  return 0;
+  /* Again when it stands still: this time so that a process in vfork(2) is not waited for. */
+  return check_alone(capture, err);
 }
 
 static int
@@ -104,9 +118,21 @@ leave_restorer(struct capture *capture, struct err *err)
     if (trace_patience_over())
       return capture_refuse(capture, err, "executes what is left of the restorer");
     nanosleep(&(struct timespec){wait_ns / 1000000000, wait_ns % 1000000000}, NULL);
-    if (trace_stop_again(capture->threads, capture->thread_count, err) < 0)
+    if (trace_stop_again(capture->pid, capture->threads, &capture->thread_count, err) < 0)
       return -1;
   }
+}
+
+/* What trace.c refuses, with the process in front. */
+static int
+name_refusal(const struct capture *capture, struct err *err)
+{
+  char why[sizeof err->text];
+
+  if (strcmp(err->code, "unforkable") != 0 || strncmp(err->text, "pid ", 4) == 0)
+    return -1;
+  memcpy(why, err->text, sizeof why);
+  return capture_refuse(capture, err, "%s", why);
 }
 
 static int
@@ -117,6 +143,8 @@ seize(struct capture *capture, struct err *err)
   stopped_at = loop_now();
   if (trace_stop_process(capture->pid, &capture->threads, &capture->thread_count, err) < 0 ||
       leave_restorer(capture, err) < 0)
+    return name_refusal(capture, err);
+  if (check_alone(capture, err) < 0)
     return -1;
   if (capture->threads[0].stopped)
     return capture_refuse(capture, err, "is stopped by a signal");

@@ -464,10 +464,13 @@ listener_ready(struct watch *watch, uint32_t events)
     log_text("peer_refused", "another user connected to core.sock");
     return;
   }
-  if (connection >= 0) {
+  if (connection >= 0 && greeted) {
     log_text("peer_refused", "a daemon is connected already");
     return;
   }
+  /* A visitor that has said nothing gives way: it may be a daemon that was stopped at its start. */
+  if (connection >= 0)
+    connection_gone();
   if (loop_add(fd, &connection_watch, EPOLLIN) < 0)
     return;
   connection = steal_fd(&fd);

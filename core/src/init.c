@@ -138,6 +138,17 @@ mask_entry(int proc, const char *name, struct err *err)
   return tree_attach(mount, proc, name, RAMET_STEP_INIT_MASK_PROC, err);
 }
 
+/* Readable as ever, but not to be written. */
+static int
+seal_entry(int proc, const char *name, struct err *err)
+{
+  cleanup_fd int mount = tree_clone(proc, name, RAMET_STEP_INIT_MASK_PROC, err);
+
+  if (mount < 0 || tree_set_read_only(mount, RAMET_STEP_INIT_MASK_PROC, err) < 0)
+    return -1;
+  return tree_attach(mount, proc, name, RAMET_STEP_INIT_MASK_PROC, err);
+}
+
 /* The entry's own, nearly empty root, for the root of the plan to be mounted over. Leaving core's here and not at
  * hand-out, because to detach a mount is to wait for every processor (synchronize_rcu_expedited). */
 static int
@@ -177,9 +188,11 @@ mount_proc(int root, struct err *err)
   if (fault_here(RAMET_STEP_INIT_MASK_PROC, err) < 0)
     return -1;
   /* Network sysctls belong to the sandbox's uid 0 by mode: only the mount keeps them from being written. */
-  cleanup_fd int sys = tree_clone(proc, "sys", RAMET_STEP_INIT_MASK_PROC, err);
-  if (sys < 0 || tree_set_read_only(sys, RAMET_STEP_INIT_MASK_PROC, err) < 0 ||
-      tree_attach(sys, proc, "sys", RAMET_STEP_INIT_MASK_PROC, err) < 0)
+  if (seal_entry(proc, "sys", err) < 0)
+    return -1;
+  /* The files of a process that cannot be dumped belong to uid 0 of the user namespace that it was executed in, which
+   * is the guest's uid too (task_dump_owner()): its oom_score_adj and the like are writable but for this. */
+  if (seal_entry(proc, "1", err) < 0)
     return -1;
   for (size_t i = 0; i < sizeof proc_masked / sizeof proc_masked[0]; i++)
     if (mask_entry(proc, proc_masked[i], err) < 0)

@@ -173,8 +173,8 @@ procfs_threads(int pid, int *out, int most)
 int
 procfs_children(int pid, int *out, int most)
 {
-  int threads[64], count = 0;
-  int thread_count = procfs_threads(pid, threads, 64);
+  int threads[PROCFS_THREADS_MAX], count = 0;
+  int thread_count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
   char path[64];
 
   for (int i = 0; i < thread_count; i++) {
@@ -182,6 +182,35 @@ procfs_children(int pid, int *out, int most)
     count = read_numbers(path, out, count, most);
   }
   return count;
+}
+
+/* `name` of /proc/TID/status as a text, or NULL when the thread is gone. */
+static const char *
+status_field(int tid, const char *name, char **text)
+{
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/status", tid);
+  *text = procfs_read(path, NULL);
+  return *text ? procfs_field(*text, name) : NULL;
+}
+
+char
+procfs_state(int tid)
+{
+  cleanup_free char *text = NULL;
+  const char *state = status_field(tid, "State", &text);
+
+  return state ? *state : 0;
+}
+
+int
+procfs_tracer(int tid)
+{
+  cleanup_free char *text = NULL;
+  const char *tracer = status_field(tid, "TracerPid", &text);
+
+  return tracer ? atoi(tracer) : -1;
 }
 
 void

@@ -7,6 +7,9 @@
 
 #include "err.h"
 
+/* More are never looked at. */
+#define PROCFS_THREADS_MAX 2048
+
 struct procmap {
   uint64_t start, end, offset, inode;
   uint32_t protection; /* PROT_* */
@@ -33,6 +36,10 @@ const char *procfs_field(const char *text, const char *name);
 /* Direct children of a process, all its threads' together. */
 int procfs_children(int pid, int *out, int most);
 int procfs_threads(int pid, int *out, int most);
+/* One letter, proc(5); 0 when it is gone. */
+char procfs_state(int tid);
+/* Who traces it: 0 nobody, -1 it is gone. */
+int procfs_tracer(int tid);
 /* The command's name, for messages. */
 void procfs_name(int pid, char out[32]);
 

@@ -36,6 +36,15 @@ snapshot_find(uint32_t id)
   return s && s->state != SNAPSHOT_CAPTURING ? s : NULL;
 }
 
+bool
+snapshot_capturing(uint64_t sandbox)
+{
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->source == sandbox && s->state == SNAPSHOT_CAPTURING)
+      return true;
+  return false;
+}
+
 int
 snapshot_count(void)
 {

@@ -50,6 +50,8 @@ struct snapshot {
 /* snapshot.c */
 struct snapshot *snapshot_by_id(uint64_t id);
 struct snapshot *snapshot_alloc(uint32_t id, uint64_t request, struct err *err) MUST_CHECK;
+/* Whether a sandbox is being captured. */
+bool snapshot_capturing(uint64_t sandbox);
 void snapshot_close_watched(int *fd, struct watch *watch);
 /* Off the list: nothing is forked from it any more. */
 void snapshot_retire(struct snapshot *s);

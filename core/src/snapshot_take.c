@@ -244,9 +244,8 @@ snapshot_take(const struct frame *frame, struct err *err)
   struct sandbox *sandbox = sandbox_find(id);
   if (!sandbox || sandbox->state != SANDBOX_STANDING)
     return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
-  for (struct snapshot *s = snapshots; s; s = s->next)
-    if (s->source == id && s->state == SNAPSHOT_CAPTURING)
-      return err_code(err, "busy", "a snapshot of this sandbox is being taken");
+  if (snapshot_capturing(id))
+    return err_code(err, "busy", "a snapshot of this sandbox is being taken");
   struct snapshot *s = snapshot_alloc(number, frame->request, err);
   if (!s)
     return -1;

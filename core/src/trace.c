@@ -14,7 +14,6 @@
 
 #include "procfs.h"
 
-#define THREADS_AT_ONCE 1024
 #define SYSCALL_STOP (SIGTRAP | 0x80)
 
 static struct timespec patience_ends;
@@ -53,40 +52,29 @@ trace_patience_over(void)
          (now.tv_sec == patience_ends.tv_sec && now.tv_nsec > patience_ends.tv_nsec);
 }
 
+/* 0: `status` is there. 1: none will come, the thread is gone. */
 static int
 wait_for(int tid, int *status)
 {
+  int child;
+
   for (;;) {
     if (waitpid(tid, status, __WALL) == tid)
       return 0;
+    if (errno == ECHILD)
+      return 1; /* another thread has called exec */
     if (errno != EINTR)
       return -1;
-    if (trace_patience_over()) {
-      errno = ETIMEDOUT;
+    char state = procfs_state(tid);
+    /* The first thread, when others live on: a zombie that nobody can wait for. */
+    if (state == 'Z')
+      return 1;
+    /* In vfork(2) it waits for its child, before it stops for anybody. */
+    bool in_vfork = state == 'D' && procfs_children(tid, &child, 1) > 0;
+    if (in_vfork || trace_patience_over()) {
+      errno = in_vfork ? EBUSY : ETIMEDOUT;
       return -1;
     }
-  }
-}
-
-/* Until PTRACE_EVENT_STOP. A signal that is just being delivered is handed on: the handler's frame is set up, and
- * the stop, which is pending, comes before its first instruction. 1: the thread has ended. */
-static int
-wait_event_stop(struct tracee *tracee, struct err *err)
-{
-  int status;
-
-  for (;;) {
-    if (wait_for(tracee->tid, &status) < 0)
-      return err_step(err, RAMET_STEP_SEIZE, "thread %d does not stop: %s", tracee->tid, strerror(errno));
-    if (!WIFSTOPPED(status))
-      return 1;
-    if (status >> 16 == PTRACE_EVENT_STOP) {
-      tracee->stopped = WSTOPSIG(status) != SIGTRAP;
-      return 0;
-    }
-    int hand_on = status >> 16 == 0 && WSTOPSIG(status) != SYSCALL_STOP ? WSTOPSIG(status) : 0;
-    if (sys_ptrace(PTRACE_CONT, tracee->tid, 0, hand_on) < 0)
-      return err_step(err, RAMET_STEP_SEIZE, "continue thread %d: %s", tracee->tid, strerror(errno));
   }
 }
 
@@ -100,95 +88,205 @@ read_thread(struct tracee *tracee, struct err *err)
   return 0;
 }
 
-static bool
-known(const struct tracee *tracees, int count, int tid)
+/* ---- stopping ------------------------------------------------------------------------------------------------- */
+
+struct stopping {
+  struct tracee *tracees;
+  int count;
+  struct err *err;
+};
+
+/* The caller puts the process's name in front. */
+static int
+refuse(struct stopping *s, const char *why)
 {
-  for (int i = 0; i < count; i++)
-    if (tracees[i].tid == tid)
+  return err_code(s->err, "unforkable", "%s", why);
+}
+
+static bool
+is_known(const struct stopping *s, int tid)
+{
+  for (int i = 0; i < s->count; i++)
+    if (s->tracees[i].tid == tid)
       return true;
   return false;
 }
 
+static int
+add_tracee(struct stopping *s, int tid)
+{
+  if (is_known(s, tid))
+    return 0;
+  if (s->count == TRACE_THREADS_MAX)
+    return refuse(s, "has too many threads");
+  s->tracees[s->count++] = (struct tracee){.tid = tid, .running = true};
+  return 0;
+}
+
+/* What a traced thread starts is traced from the start, and stops before its first instruction. */
+static int
+add_cloned(struct stopping *s, int tid)
+{
+  unsigned long cloned = 0;
+
+  if (sys_ptrace(PTRACE_GETEVENTMSG, tid, 0, (uintptr_t)&cloned) < 0)
+    return err_step(s->err, RAMET_STEP_SEIZE, "the number of a new thread: %s", strerror(errno));
+  return add_tracee(s, (int)cloned);
+}
+
+/* Until PTRACE_EVENT_STOP. A signal that is just being delivered is handed on: the handler's frame is set up, and
+ * the stop, which is pending, comes before its first instruction. 1: the thread has ended. */
+static int
+wait_event_stop(struct stopping *s, struct tracee *tracee)
+{
+  int status, tid = tracee->tid;
+
+  for (;;) {
+    int waited = wait_for(tid, &status);
+    if (waited < 0 && errno == EBUSY)
+      return refuse(s, "waits in vfork for its child");
+    if (waited < 0)
+      return err_step(s->err, RAMET_STEP_SEIZE, "thread %d does not stop: %s", tid, strerror(errno));
+    if (waited == 1 || !WIFSTOPPED(status))
+      return 1;
+    int event = status >> 16;
+    if (event == PTRACE_EVENT_STOP) {
+      tracee->stopped = WSTOPSIG(status) != SIGTRAP;
+      tracee->running = false;
+      return read_thread(tracee, s->err);
+    }
+    if (event == PTRACE_EVENT_CLONE && add_cloned(s, tid) < 0)
+      return -1;
+    int hand_on = event == 0 && WSTOPSIG(status) != SYSCALL_STOP ? WSTOPSIG(status) : 0;
+    if (sys_ptrace(PTRACE_CONT, tid, 0, (uintptr_t)hand_on) < 0 && errno != ESRCH)
+      return err_step(s->err, RAMET_STEP_SEIZE, "continue thread %d: %s", tid, strerror(errno));
+  }
+}
+
+static int
+seize_thread(struct stopping *s, int tid)
+{
+  if (sys_ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE) == 0) {
+    if (sys_ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 && errno != ESRCH)
+      return err_step(s->err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tid, strerror(errno));
+    return add_tracee(s, tid);
+  }
+  int number = errno, tracer = procfs_tracer(tid);
+  /* It has ended; or one of ours has just started it, and will tell. */
+  if (number == ESRCH || tracer < 0 || tracer == getpid())
+    return 0;
+  if (tracer > 0)
+    return refuse(s, "is traced by another process");
+  if (procfs_state(tid) == 'Z')
+    return refuse(s, "lives on without its first thread");
+  errno = number;
+  return err_step(s->err, RAMET_STEP_SEIZE, "attach to thread %d: %s", tid, strerror(number));
+}
+
 /* Attaches to the threads that are not attached yet; all are interrupted before any is waited for. */
 static int
-seize_new(int pid, struct tracee *tracees, int *count, struct err *err)
+seize_new(struct stopping *s, int pid)
 {
-  int tids[THREADS_AT_ONCE], first = *count;
-  int found = procfs_threads(pid, tids, THREADS_AT_ONCE);
+  int tids[TRACE_THREADS_MAX + 1], first = s->count;
+  int found = procfs_threads(pid, tids, TRACE_THREADS_MAX + 1);
 
-  if (found < 0 || found == THREADS_AT_ONCE)
-    return err_step(err, RAMET_STEP_SEIZE, "threads of %d: %s", pid, found < 0 ? strerror(errno) : "too many");
-  for (int i = 0; i < found; i++) {
-    if (known(tracees, *count, tids[i]))
-      continue;
-    if (sys_ptrace(PTRACE_SEIZE, tids[i], 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE) < 0) {
-      if (errno == ESRCH)
-        continue; /* ended since */
-      return err_step(err, RAMET_STEP_SEIZE, "attach to thread %d: %s", tids[i], strerror(errno));
-    }
-    if (sys_ptrace(PTRACE_INTERRUPT, tids[i], 0, 0) < 0 && errno != ESRCH)
-      return err_step(err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tids[i], strerror(errno));
-    tracees[(*count)++] = (struct tracee){.tid = tids[i]};
-  }
-  for (int i = first; i < *count; i++) {
-    int stopped = wait_event_stop(&tracees[i], err);
-    if (stopped < 0)
+  if (found < 0)
+    return err_step(s->err, RAMET_STEP_SEIZE, "threads of %d: %s", pid, strerror(errno));
+  for (int i = 0; i < found; i++)
+    if (!is_known(s, tids[i]) && seize_thread(s, tids[i]) < 0)
       return -1;
-    if (stopped == 1) {
-      tracees[i--] = tracees[--*count];
+  return s->count - first;
+}
+
+static int
+wait_for_all(struct stopping *s)
+{
+  for (int i = 0; i < s->count; i++) {
+    if (!s->tracees[i].running)
       continue;
-    }
-    if (read_thread(&tracees[i], err) < 0)
+    int ended = wait_event_stop(s, &s->tracees[i]);
+    if (ended < 0)
       return -1;
+    if (ended == 1)
+      s->tracees[i--] = s->tracees[--s->count];
   }
-  return *count - first;
+  return 0;
+}
+
+/* A thread that runs may start another until it is stopped itself: until a round finds none. */
+static int
+stop_all(struct stopping *s, int pid)
+{
+  int new_ones;
+
+  do {
+    new_ones = seize_new(s, pid);
+    if (new_ones < 0 || wait_for_all(s) < 0)
+      return -1;
+  } while (new_ones > 0);
+  for (int i = 0; i < s->count; i++)
+    if (s->tracees[i].tid == pid) {
+      struct tracee leader = s->tracees[i];
+      s->tracees[i] = s->tracees[0];
+      s->tracees[0] = leader;
+      return 0;
+    }
+  return refuse(s, s->count ? "lives on without its first thread" : "is exiting");
 }
 
 int
 trace_stop_process(int pid, struct tracee **out, int *count, struct err *err)
 {
-  struct tracee *tracees = calloc(THREADS_AT_ONCE, sizeof *tracees);
-  int new_ones;
+  struct stopping s = {.tracees = calloc(TRACE_THREADS_MAX, sizeof *s.tracees), .err = err};
 
-  if (!tracees)
+  if (!s.tracees)
     return err_code(err, "internal", "no memory for threads");
-  *out = tracees;
-  *count = 0;
-  if (fault_here(RAMET_STEP_SEIZE, err) < 0)
-    return -1;
-  /* A thread that runs may start another until it is stopped itself: until a round finds none. */
-  do
-    new_ones = seize_new(pid, tracees, count, err);
-  while (new_ones > 0);
-  if (new_ones < 0)
-    return -1;
-  for (int i = 1; i < *count; i++)
-    if (tracees[i].tid == pid) {
-      struct tracee leader = tracees[i];
-      tracees[i] = tracees[0];
-      tracees[0] = leader;
-    }
-  if (*count == 0 || tracees[0].tid != pid) {
-    errno = ESRCH;
-    return err_step(err, RAMET_STEP_SEIZE, "process %d is exiting", pid);
-  }
+  int result = fault_here(RAMET_STEP_SEIZE, err) < 0 ? -1 : stop_all(&s, pid);
+  *out = s.tracees;
+  *count = s.count;
+  return result;
+}
+
+int
+trace_run_on(struct tracee *tracee, struct err *err)
+{
+  if (sys_ptrace(PTRACE_CONT, tracee->tid, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_SEIZE, "continue thread %d: %s", tracee->tid, strerror(errno));
+  tracee->running = true;
   return 0;
+}
+
+int
+trace_stop_again(int pid, struct tracee *tracees, int *count, struct err *err)
+{
+  struct stopping s = {.tracees = tracees, .count = *count, .err = err};
+
+  for (int i = 0; i < s.count; i++)
+    if (tracees[i].running && sys_ptrace(PTRACE_INTERRUPT, tracees[i].tid, 0, 0) < 0 && errno != ESRCH)
+      return err_step(err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tracees[i].tid, strerror(errno));
+  int result = wait_for_all(&s) < 0 ? -1 : stop_all(&s, pid);
+  *count = s.count;
+  return result;
 }
 
 int
 trace_adopt(int tid, struct tracee *tracee, struct err *err)
 {
-  *tracee = (struct tracee){.tid = tid};
-  return wait_event_stop(tracee, err) != 0 ? err_step(err, RAMET_STEP_FROZEN_TWIN, "process %d is gone", tid)
-                                           : read_thread(tracee, err);
+  struct stopping s = {.tracees = tracee, .count = 1, .err = err};
+
+  *tracee = (struct tracee){.tid = tid, .running = true};
+  int ended = wait_event_stop(&s, tracee);
+  return ended == 1 ? err_step(err, RAMET_STEP_FROZEN_TWIN, "process %d is gone", tid) : ended;
 }
+
+/* ---- system calls --------------------------------------------------------------------------------------------- */
 
 static int
 continue_to_syscall_stop(struct tracee *tracee, enum ramet_step step, struct err *err)
 {
   int status;
 
-  if (sys_ptrace(PTRACE_SYSCALL, tracee->tid, 0, 0) < 0 || wait_for(tracee->tid, &status) < 0)
+  if (sys_ptrace(PTRACE_SYSCALL, tracee->tid, 0, 0) < 0 || wait_for(tracee->tid, &status) != 0)
     return err_step(err, step, "system call in thread %d: %s", tracee->tid, strerror(errno));
   if (WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_CLONE)
     return 1;
@@ -266,12 +364,13 @@ static int
 give_back(struct tracee *tracee, struct err *err)
 {
   struct tracee again = *tracee;
+  struct stopping s = {.tracees = &again, .count = 1, .err = err};
 
   if (sys_ptrace(PTRACE_SETREGS, tracee->tid, 0, (uintptr_t)&tracee->registers) < 0 ||
       sys_ptrace(PTRACE_SETSIGMASK, tracee->tid, 8, (uintptr_t)&tracee->signal_mask) < 0 ||
       sys_ptrace(PTRACE_INTERRUPT, tracee->tid, 0, 0) < 0 || sys_ptrace(PTRACE_CONT, tracee->tid, 0, 0) < 0)
     return err_step(err, RAMET_STEP_RESUME, "give registers back to thread %d: %s", tracee->tid, strerror(errno));
-  return wait_event_stop(&again, err) < 0 ? -1 : 0;
+  return wait_event_stop(&s, &again) < 0 ? -1 : 0;
 }
 
 int

@@ -18,8 +18,11 @@ sys_ptrace(long request, int tid, uintptr_t address, uintptr_t data)
   return syscall(SYS_ptrace, request, tid, address, data);
 }
 
+#define TRACE_THREADS_MAX 1024
+
 struct tracee {
   int tid; /* as the tracer sees it */
+  bool running; /* attached, but not stopped */
   arch_registers registers;
   uint64_t signal_mask;
   bool injected; /* its registers were replaced */
@@ -30,8 +33,12 @@ struct tracee {
 int trace_setup(unsigned milliseconds, struct err *err) MUST_CHECK;
 bool trace_patience_over(void);
 
-/* All threads of a process, also those that appear meanwhile. 1: a thread is gone for good (the process exits). */
+/* All threads of a process, also those that appear meanwhile; the first is the leader. Code "unforkable": the text is
+ * what the process does that forbids it. */
 int trace_stop_process(int pid, struct tracee **tracees, int *count, struct err *err) MUST_CHECK;
+/* Lets one run on for a while, until all that run are stopped again. */
+int trace_run_on(struct tracee *tracee, struct err *err) MUST_CHECK;
+int trace_stop_again(int pid, struct tracee *tracees, int *count, struct err *err) MUST_CHECK;
 /* Attached by the kernel (PTRACE_O_TRACECLONE): waits for its first stop. */
 int trace_adopt(int tid, struct tracee *tracee, struct err *err) MUST_CHECK;
 
