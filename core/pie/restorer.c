@@ -322,18 +322,20 @@ restore_process(struct pie_args *args)
   }
 }
 
+/* Every thread its own: the kernel takes signals that look as if they came from the kernel or from tgkill(2) only
+ * from the thread that gets them. The first also those of the process. */
 PIE_INLINE void
-restore_pending(struct pie_args *args, int pid)
+restore_pending(struct pie_args *args, struct pie_thread *thread)
 {
   struct pie_pending *pending = (struct pie_pending *)args->pending;
   struct pie_thread *threads = (struct pie_thread *)args->threads;
 
   for (uint32_t i = 0; i < args->pending_count; i++, pending++) {
     int signal = *(int32_t *)(void *)pending->info;
-    if (pending->shared)
-      SYS3(SYS_rt_sigqueueinfo, pid, signal, pending->info);
-    else
-      SYS4(SYS_rt_tgsigqueueinfo, pid, threads[pending->thread].tid, signal, pending->info);
+    if (pending->shared && thread == threads)
+      SYS3(SYS_rt_sigqueueinfo, threads->tid, signal, pending->info);
+    else if (!pending->shared && thread == &threads[pending->thread])
+      SYS4(SYS_rt_tgsigqueueinfo, threads->tid, thread->tid, signal, pending->info);
   }
 }
 
@@ -448,6 +450,7 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   uint64_t frame = thread->frame + 8;
 
   restore_thread(args, thread);
+  restore_pending(args, thread);
   /* No thread may lose its capabilities before all exist: set_tid needs them. */
   meet(&args->waiting, &args->go);
   confine_thread(args);
@@ -527,7 +530,6 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
     if (result < 0)
       pie_fail(args->status, RAMET_STEP_CHILD_THREADS, result);
   }
-  restore_pending(args, thread[0].tid);
   /* Everything above the guest's numbers but the status socket. */
   if (status > args->first_free)
     SYS3(SYS_close_range, args->first_free, status - 1, 0);

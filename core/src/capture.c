@@ -279,6 +279,9 @@ answer(int channel, const struct capture *capture, int upper, const struct treec
   cleanup_writer struct writer writer = {0};
   int fds[3] = {-1, capture->pages, upper};
 
+  /* What was refused before the threads were looked at leaves them as they were. */
+  if (result == 0 || capture->restarted.length)
+    put_bytes(&writer, RAMET_TAG_RESTARTED, capture->restarted.data, capture->restarted.length);
   if (result == 0)
     fds[0] = description_file(capture, err);
   if (fds[0] < 0) {

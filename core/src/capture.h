@@ -8,6 +8,12 @@
 #include "procfs.h"
 #include "trace.h"
 
+/* A thread that an earlier snapshot of the source let go in the middle of such a call. */
+struct restarted {
+  int32_t tid, zero; /* as core sees it */
+  struct arch_call call;
+};
+
 struct capture_source {
   int init_pid;                         /* in core's pid namespace */
   struct stream_identity streams[STREAM_COUNT]; /* of the command */
@@ -18,6 +24,7 @@ struct capture_source {
   pid_t twin;                            /* parked, or 0 */
   const struct image *parent;            /* of which the source is a fork, or NULL */
   uint64_t region_start, region_end;    /* the restorer's, when the source was forked itself */
+  struct span restarted;                 /* struct restarted, one after another */
 };
 
 /* What the tracer keeps in its hands while the source stands still. */
@@ -38,6 +45,7 @@ struct capture {
   int pages;          /* the page file */
   uint64_t pages_end;
   struct writer description;
+  struct writer restarted;
   uint64_t memory_bytes;
 };
 

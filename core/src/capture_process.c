@@ -186,6 +186,24 @@ put_pending(struct capture *capture, int index, bool shared, struct err *err)
   }
 }
 
+/* Registers of a thread in the image: of a call that it is in, it will be before it. */
+static void
+rewind_thread(struct capture *capture, const struct tracee *thread, arch_registers *registers)
+{
+  struct span known = capture->source->restarted;
+  struct restarted now = {.tid = thread->tid};
+
+  for (uint32_t at = 0; at + sizeof(struct restarted) <= known.length; at += sizeof(struct restarted)) {
+    struct restarted before;
+    memcpy(&before, known.data + at, sizeof before);
+    if (before.tid == thread->tid)
+      arch_recall(registers, &before.call);
+  }
+  if (arch_restarted_call(registers, &now.call))
+    put_raw(&capture->restarted, (struct span){(const uint8_t *)&now, sizeof now});
+  arch_rewind_interrupted(registers);
+}
+
 static int
 put_thread(struct capture *capture, int index, struct err *err)
 {
@@ -201,7 +219,7 @@ put_thread(struct capture *capture, int index, struct err *err)
       iov.iov_len == sizeof record.xstate)
     return err_step(err, RAMET_STEP_REGISTERS, "extended state of thread %d: %s", thread->tid, strerror(errno));
   out->xstate_length = arch_trim_xstate(record.xstate, (uint32_t)iov.iov_len);
-  arch_rewind_interrupted(&out->registers);
+  rewind_thread(capture, thread, &out->registers);
   out->signal_mask = thread->signal_mask;
   out->fs_base = thread->registers.fs_base;
   out->gs_base = thread->registers.gs_base;

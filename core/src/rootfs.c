@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "rootfs.h"
+#include "rootfs_parts.h"
 
 #include <limits.h>
 #include <linux/openat2.h>
@@ -12,22 +12,6 @@
 #include "mounts.h"
 #include "syscalls.h"
 #include "treecopy.h"
-
-struct root {
-  struct root *next;
-  uint32_t id;
-  int holders;
-  struct root *base; /* of a derived root: whose binds it has */
-  int shm;           /* of a derived root: what stood in /dev/shm, or -1 */
-  int layers[RAMET_LAYERS_MAX];      /* descriptors */
-  int layer_slots[RAMET_LAYERS_MAX]; /* slots of the store; used where the kernel wants layers attached */
-  bool layer_shared[RAMET_LAYERS_MAX]; /* the slot belongs to the base */
-  bool layer_is_upper[RAMET_LAYERS_MAX];
-  int layer_count;
-  int binds[RAMET_BINDS_MAX]; /* slots of the store */
-  char *targets[RAMET_BINDS_MAX];
-  int bind_count;
-};
 
 static struct root *roots;
 
@@ -53,6 +37,7 @@ root_count(void)
 static void
 root_free(struct root *root)
 {
+  root_forget_stock(root);
   for (int i = 0; i < root->layer_count; i++) {
     close_fd(&root->layers[i]);
     if (root->layer_slots[i] >= 0 && !root->layer_shared[i])
@@ -377,9 +362,8 @@ root_define(struct frame *frame, struct err *err)
   return 0;
 }
 
-/* The binds of a derived root are those of the root that the daemon defined. */
-static const struct root *
-bind_holder(const struct root *root)
+const struct root *
+root_bind_holder(const struct root *root)
 {
   while (root->base)
     root = root->base;
@@ -389,7 +373,7 @@ bind_holder(const struct root *root)
 int
 root_bind_count(const struct root *root)
 {
-  return bind_holder(root)->bind_count;
+  return root_bind_holder(root)->bind_count;
 }
 
 static int
@@ -474,7 +458,7 @@ open_beneath(int dir, const char *path, uint64_t flags)
 int
 root_open_file(const struct root *root, const char *path, enum ramet_step step, struct err *err)
 {
-  const struct root *holder = bind_holder(root);
+  const struct root *holder = root_bind_holder(root);
   const char *rest = path;
   char upper_path[PATH_MAX];
   int bind = find_bind(holder, path, &rest);
@@ -503,132 +487,10 @@ root_open_file(const struct root *root, const char *path, enum ramet_step step, 
   return err_step(err, step, "no layer holds %s", path);
 }
 
-static int
-copy_shm(const struct root *root, int upper, struct err *err)
-{
-  struct treecopy_count count = {0};
-
-  if (root->shm < 0)
-    return 0;
-  cleanup_fd int to = openat(upper, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (to < 0)
-    return err_step(err, RAMET_STEP_UPPER, "open shm: %s", strerror(errno));
-  return treecopy(root->shm, to, &count, RAMET_STEP_UPPER, err);
-}
-
-static int
-make_upper(const struct root *root, const struct plan *plan, struct err *err)
-{
-  struct tmpfs_options options = {.bytes = plan->disk_bytes, .inodes = plan->disk_inodes, .mode = "0700"};
-
-  if (fault_here(RAMET_STEP_UPPER, err) < 0)
-    return -1;
-  cleanup_fd int upper = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_UPPER, err);
-  if (upper < 0 || overlay_fill_upper(upper, err) < 0)
-    return -1;
-  if (mkdirat(upper, "shm", 0700) < 0 || fchmodat(upper, "shm", 01777, 0) < 0)
-    return err_step(err, RAMET_STEP_UPPER, "fill the writable layer: %s", strerror(errno));
-  if (copy_shm(root, upper, err) < 0)
-    return -1;
-  return steal_fd(&upper);
-}
-
-/* "PREFIX/NUMBER" of each layer, joined by ':'. */
-static void
-join_layers(char *out, size_t size, const char *prefix, const struct root *root, const int *numbers)
-{
-  size_t used = 0;
-
-  out[0] = 0;
-  for (int i = 0; i < root->layer_count && used < size; i++)
-    used += (size_t)snprintf(out + used, size - used, "%s%s/%d%s", i ? ":" : "", prefix, numbers[i],
-                             root->layer_is_upper[i] ? "/upper" : "");
-}
-
-/* Linux 6.15 and later: layers and upper are attached nowhere. */
-static int
-make_overlay_detached(const struct root *root, int upper, int out[ROOT_MOUNTS_FIXED], struct err *err)
-{
-  char lower[RAMET_LAYERS_MAX * 32], upper_path[24];
-
-  join_layers(lower, sizeof lower, "/proc/self/fd", root, root->layers);
-  snprintf(upper_path, sizeof upper_path, "/proc/self/fd/%d", upper);
-  out[0] = overlay_make(lower, upper_path, err);
-  if (out[0] < 0)
-    return -1;
-  out[1] = tree_clone(upper, "shm", RAMET_STEP_UPPER, err);
-  if (out[1] < 0)
-    return -1;
-  out[ROOT_MOUNT_UPPER] = fcntl(upper, F_DUPFD_CLOEXEC, 3);
-  return out[ROOT_MOUNT_UPPER] < 0 ? err_step(err, RAMET_STEP_UPPER, "dup: %s", strerror(errno)) : 0;
-}
-
-static int
-make_from_store(const struct root *root, int slot, int out[ROOT_MOUNTS_FIXED], struct err *err)
-{
-  char lower[RAMET_LAYERS_MAX * 32], path[32], shm[40];
-
-  join_layers(lower, sizeof lower, COREFS_STORE, root, root->layer_slots);
-  snprintf(path, sizeof path, COREFS_STORE "/%d", slot);
-  snprintf(shm, sizeof shm, COREFS_STORE "/%d/shm", slot);
-  if (corefs_visit_host(RAMET_STEP_OVERLAY, err) < 0)
-    return -1;
-  out[0] = overlay_make(lower, path, err);
-  if (out[0] >= 0)
-    out[1] = tree_clone(AT_FDCWD, shm, RAMET_STEP_UPPER, err);
-  if (out[1] >= 0)
-    out[ROOT_MOUNT_UPPER] = tree_clone(AT_FDCWD, path, RAMET_STEP_UPPER, err);
-  corefs_return_home();
-  return out[ROOT_MOUNT_UPPER] < 0 ? -1 : 0;
-}
-
-/* Before: overlayfs takes only what is attached in the caller's mount namespace, so all of it stands in the store
- * while the overlay is made. The overlay holds private copies. */
-static int
-make_overlay_attached(const struct root *root, int upper, int out[ROOT_MOUNTS_FIXED], struct err *err)
-{
-  int slot = corefs_store(upper, RAMET_STEP_UPPER, err);
-
-  if (slot < 0)
-    return -1;
-  int result = make_from_store(root, slot, out, err);
-  corefs_unstore(slot);
-  return result;
-}
-
-int
-root_hand_out(const struct root *root, const struct plan *plan, struct root_mounts *mounts, struct err *err)
-{
-  const struct root *holder = bind_holder(root);
-
-  mounts->count = ROOT_MOUNTS_FIXED;
-  for (int i = 0; i < ROOT_MOUNTS_FIXED; i++)
-    mounts->fds[i] = -1;
-  cleanup_fd int upper = make_upper(root, plan, err);
-  if (upper < 0 || fault_here(RAMET_STEP_OVERLAY, err) < 0)
-    return -1;
-  int made = corefs_detached_layers() ? make_overlay_detached(root, upper, mounts->fds, err)
-                                      : make_overlay_attached(root, upper, mounts->fds, err);
-  if (made < 0 || fault_here(RAMET_STEP_CLONE_BINDS, err) < 0)
-    return -1;
-  if (corefs_copy(holder->binds, holder->bind_count, mounts->fds + mounts->count, RAMET_STEP_CLONE_BINDS, err) < 0)
-    return -1;
-  mounts->count += holder->bind_count;
-  return 0;
-}
-
-void
-root_mounts_release(struct root_mounts *mounts)
-{
-  for (int i = 0; i < mounts->count; i++)
-    close_fd(&mounts->fds[i]);
-  mounts->count = 0;
-}
-
 void
 root_put_targets(const struct root *root, struct writer *writer)
 {
-  const struct root *holder = bind_holder(root);
+  const struct root *holder = root_bind_holder(root);
 
   for (int i = 0; i < holder->bind_count; i++)
     put_text(writer, RAMET_TAG_BIND, holder->targets[i]);
@@ -637,7 +499,7 @@ root_put_targets(const struct root *root, struct writer *writer)
 int
 root_targets(const struct root *root, const char **targets)
 {
-  const struct root *holder = bind_holder(root);
+  const struct root *holder = root_bind_holder(root);
 
   for (int i = 0; i < holder->bind_count; i++)
     targets[i] = holder->targets[i];

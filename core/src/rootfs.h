@@ -33,8 +33,12 @@ struct root_mounts {
   int fds[ROOT_MOUNTS_FIXED + RAMET_BINDS_MAX];
   int count;
 };
-int root_hand_out(const struct root *root, const struct plan *plan, struct root_mounts *mounts,
+int root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mounts,
                   struct err *err) MUST_CHECK;
+/* Hand-outs take what was made ahead for the root of the last one, when nothing else was to do. */
+#define ROOT_STOCK_MAX 4
+bool root_stock_low(void);
+void root_stock_add(void);
 void root_mounts_release(struct root_mounts *mounts);
 /* Appends one BIND attribute (the target) for each bind. */
 void root_put_targets(const struct root *root, struct writer *writer);

@@ -141,6 +141,7 @@ sandbox_free(struct sandbox *sandbox)
   drop_waiting(sandbox);
   commands_end(&sandbox->commands);
   free(sandbox->record);
+  free(sandbox->restarted);
   free(sandbox);
 }
 

@@ -48,6 +48,8 @@ struct sandbox {
   int status_socket;
   uint32_t forked_command;
   bool entered, child_runs;
+  void *restarted; /* threads that the last snapshot let go in a call that it cannot see again: capture.h */
+  uint32_t restarted_length;
   int nursery;   /* of its parked twin: core's end, or -1 */
   int twin;      /* 0: none, or not stopped yet */
   uint8_t *record;

@@ -15,6 +15,7 @@
 #include "corefs.h"
 #include "log.h"
 #include "loop.h"
+#include "rootfs.h"
 #include "sandbox.h"
 #include "syscalls.h"
 #include "title.h"
@@ -57,9 +58,10 @@ refill(void)
   struct err err = {0};
   int waiting = sandbox_count(SANDBOX_POOLED) + sandbox_count(SANDBOX_BORN);
 
-  if (waiting >= (int)control_pool_size() || sandbox_prepare_failures() >= REFILL_FAILURES_MAX)
+  bool entry = waiting < (int)control_pool_size() && sandbox_prepare_failures() < REFILL_FAILURES_MAX;
+  if (!entry && !root_stock_low())
     return false;
-  if (waiting > (int)control_pool_size() / 2) {
+  if (!entry || waiting > (int)control_pool_size() / 2) {
     uint64_t due = sandbox_last_activity() + REFILL_DELAY_NS;
     if (due > loop_now()) {
       refill_later.fire = refill_now;
@@ -67,6 +69,10 @@ refill(void)
         deadline_set(&refill_later, due);
       return false;
     }
+  }
+  if (!entry) {
+    root_stock_add();
+    return true;
   }
   if (!sandbox_born(RAMET_STEP_NONE, &err)) {
     log_err("pool_entry_failed", &err);

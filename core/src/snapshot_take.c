@@ -88,12 +88,33 @@ snapshot_read_refusal(const struct frame *frame, struct err *err)
   }
 }
 
+/* Memory for it may fail: then a sleep in a later fork ends with EINTR. */
+static void
+note_restarted(struct snapshot *s, const struct frame *frame)
+{
+  struct sandbox *source = sandbox_find(s->source);
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint16_t tag;
+
+  while (source && attr_next(&walk, &tag, &value, &ignored) > 0)
+    if (tag == RAMET_TAG_RESTARTED) {
+      free(source->restarted);
+      source->restarted = value.length ? malloc(value.length) : NULL;
+      source->restarted_length = source->restarted ? value.length : 0;
+      if (source->restarted)
+        memcpy(source->restarted, value.data, value.length);
+    }
+}
+
 static void
 captured(struct snapshot *s, struct frame *frame)
 {
   struct err err = {0};
 
   snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  note_restarted(s, frame);
   s->captured_at = loop_now();
   s->state = SNAPSHOT_BUILDING;
   if (frame->kind != RAMET_OK) {
@@ -187,7 +208,8 @@ fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
                                   .parent = s->parent ? &s->parent->image : NULL,
                                   .twin = sandbox->twin,
                                   .region_start = sandbox->region_start,
-                                  .region_end = sandbox->region_end};
+                                  .region_end = sandbox->region_end,
+                                  .restarted = {sandbox->restarted, sandbox->restarted_length}};
   int pair[2];
 
   memcpy(source.streams, sandbox->streams, sizeof source.streams);

@@ -320,8 +320,9 @@ build_threads(struct builder *b, uint64_t stacks)
                                      .tid = t->tid};
     memcpy(threads[i].name, t->name, sizeof threads[i].name);
     threads[i].holds_tiles = arch_holds_asked(p->xstates[i], t->xstate_length);
-    if (!arch_write_frame((uint8_t *)(uintptr_t)frame, frame, &t->registers, t->signal_mask, p->xstates[i],
-                          t->xstate_length))
+    const struct arch_stack alternate = {t->stack_address, t->stack_size, t->stack_flags};
+    if (!arch_write_frame((uint8_t *)(uintptr_t)frame, frame, &t->registers, t->signal_mask, &alternate,
+                          p->xstates[i], t->xstate_length))
       return err_code(b->err, "other_processor", "a thread's state does not fit a signal frame");
     if (t->tid > highest)
       highest = t->tid;

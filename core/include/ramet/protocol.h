@@ -143,6 +143,7 @@ enum ramet_tag {
   RAMET_TAG_STEM_NS = 66,      /* u64: from the image to a stem that can be forked */
   RAMET_TAG_BY_TWIN = 67,      /* u32: 1 when a parked twin gave the memory, and no page was copied */
   RAMET_TAG_ADDRESS = 68,      /* u64, between tracer and core */
+  RAMET_TAG_RESTARTED = 69,    /* bytes, tracer to core: struct restarted of capture.h */
   /* results */
   RAMET_TAG_STATUS = 70,    /* u32: wait status of the command */
   RAMET_TAG_REASON = 71,    /* u32: enum ramet_reason */

@@ -10,6 +10,8 @@
 #define ERESTARTNOHAND 514
 #define ERESTART_RESTARTBLOCK 516
 
+#define RESTART_SYSCALL 219
+
 uint64_t
 arch_vdso_syscall_offset(const uint8_t *vdso, size_t length)
 {
@@ -70,6 +72,25 @@ arch_rewind_interrupted(arch_registers *registers)
     registers->rip -= 2;
   }
   registers->orig_rax = (uint64_t)-1;
+}
+
+bool
+arch_restarted_call(const arch_registers *registers, struct arch_call *call)
+{
+  if ((long)registers->rax != -ERESTART_RESTARTBLOCK)
+    return false;
+  *call = (struct arch_call){
+      registers->orig_rax, registers->rip, {registers->rdi, registers->rsi, registers->rdx, registers->r10}};
+  return true;
+}
+
+void
+arch_recall(arch_registers *registers, const struct arch_call *call)
+{
+  if (registers->orig_rax == RESTART_SYSCALL && registers->rip == call->address &&
+      registers->rdi == call->arguments[0] && registers->rsi == call->arguments[1] &&
+      registers->rdx == call->arguments[2] && registers->r10 == call->arguments[3])
+    registers->orig_rax = call->number;
 }
 
 /* Documentation/arch/x86/xstate.rst: XFEATURE_MASK_USER_DYNAMIC */
@@ -156,16 +177,20 @@ struct frame_software {
 #define FRAME_XSAVE 1         /* UC_FP_XSTATE */
 #define FRAME_SS 2            /* UC_SIGCONTEXT_SS */
 #define FRAME_STRICT_SS 4     /* UC_STRICT_RESTORE_SS */
-#define FRAME_NO_ALTSTACK 2   /* SS_DISABLE: the alternate stack is set by a call of its own */
+#define FRAME_NO_ALTSTACK 2   /* SS_DISABLE */
+#define FRAME_ON_STACK 1      /* SS_ONSTACK: told by the stack pointer, refused as a flag */
 #define FRAME_MAGIC1 0x46505853
 #define FRAME_MAGIC2 0x46505845
 
 static void
-fill_context(struct frame_context *context, const arch_registers *r, uint64_t signal_mask)
+fill_context(struct frame_context *context, const arch_registers *r, uint64_t signal_mask,
+             const struct arch_stack *stack)
 {
   memset(context, 0, sizeof *context);
   context->flags = FRAME_XSAVE | FRAME_SS | FRAME_STRICT_SS;
-  context->stack_flags = FRAME_NO_ALTSTACK;
+  context->stack_pointer = stack->address;
+  context->stack_size = stack->size;
+  context->stack_flags = stack->size ? stack->flags & ~(uint32_t)FRAME_ON_STACK : FRAME_NO_ALTSTACK;
   context->r8 = r->r8;
   context->r9 = r->r9;
   context->r10 = r->r10;
@@ -191,7 +216,7 @@ fill_context(struct frame_context *context, const arch_registers *r, uint64_t si
 
 bool
 arch_write_frame(uint8_t *at, uint64_t address, const arch_registers *registers, uint64_t signal_mask,
-                 const uint8_t *xstate, uint32_t xstate_length)
+                 const struct arch_stack *stack, const uint8_t *xstate, uint32_t xstate_length)
 {
   struct frame_context context;
   struct frame_software software = {.magic1 = FRAME_MAGIC1};
@@ -201,7 +226,7 @@ arch_write_frame(uint8_t *at, uint64_t address, const arch_registers *registers,
 
   if (xstate_length < FRAME_HEADER_AT + 64 || area + xstate_length + sizeof magic2 > ARCH_FRAME_BYTES)
     return false;
-  fill_context(&context, registers, signal_mask);
+  fill_context(&context, registers, signal_mask, stack);
   context.fpstate = address + area;
   /* What the kernel saves for a signal handler: the features that this processor state has room for. The mask lies at
    * the same place of the legacy area. */

@@ -34,12 +34,28 @@ uint32_t arch_trim_xstate(uint8_t *xstate, uint32_t length);
 /* Whether the state holds features that are asked for: the thread has to make room for them first. */
 bool arch_holds_asked(const uint8_t *xstate, uint32_t length);
 
+/* A call that the kernel goes on with from memory of its own after an interruption (ERESTART_RESTARTBLOCK). The thread
+ * then executes restart_syscall(2), and which call it was only who saw it before can tell. */
+struct arch_call {
+  uint64_t number, address, arguments[4];
+};
+bool arch_restarted_call(const arch_registers *registers, struct arch_call *call);
+/* Puts the number back if the thread is still in that very call. */
+void arch_recall(arch_registers *registers, const struct arch_call *call);
+
 /* A thread that was stopped inside a system call is to execute that call again when it runs on. Restart codes are
  * internal to the kernel (include/linux/errno.h); signal(7), "Interruption of system calls". */
 void arch_rewind_interrupted(arch_registers *registers);
 
-/* Writes a frame that rt_sigreturn(2) takes: at `at`, which the process will see under `address`. */
+/* What sigaltstack(2) tells; size 0: none. */
+struct arch_stack {
+  uint64_t address, size;
+  uint32_t flags;
+};
+
+/* Writes a frame that rt_sigreturn(2) takes: at `at`, which the process will see under `address`. The frame sets the
+ * alternate stack too, unless the stack pointer is on it: then it must have been set before. */
 bool arch_write_frame(uint8_t *at, uint64_t address, const arch_registers *registers, uint64_t signal_mask,
-                      const uint8_t *xstate, uint32_t xstate_length);
+                      const struct arch_stack *stack, const uint8_t *xstate, uint32_t xstate_length);
 
 #endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a sandbox takes of a root: a writable layer of its own under the root's layers, and copies of its binds. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "corefs.h"
+#include "mounts.h"
+#include "rootfs_parts.h"
+#include "syscalls.h"
+#include "treecopy.h"
+
+static struct root *hot; /* the root of the last hand-out that could have taken from stock */
+
+/* So many plans with other disk limits in a row, and the stock is made for those. */
+#define STOCK_MISSES_MAX 8
+
+static void
+empty_stock(struct root *root)
+{
+  while (root->stock_count > 0)
+    root_mounts_release(&root->stock[--root->stock_count]);
+}
+
+void
+root_forget_stock(struct root *root)
+{
+  if (hot == root)
+    hot = NULL;
+  empty_stock(root);
+}
+
+static int
+copy_shm(const struct root *root, int upper, struct err *err)
+{
+  struct treecopy_count count = {0};
+
+  if (root->shm < 0)
+    return 0;
+  cleanup_fd int to = openat(upper, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (to < 0)
+    return err_step(err, RAMET_STEP_UPPER, "open shm: %s", strerror(errno));
+  return treecopy(root->shm, to, &count, RAMET_STEP_UPPER, err);
+}
+
+static int
+make_upper(const struct root *root, uint64_t bytes, uint64_t inodes, struct err *err)
+{
+  struct tmpfs_options options = {.bytes = bytes, .inodes = inodes, .mode = "0700"};
+
+  if (fault_here(RAMET_STEP_UPPER, err) < 0)
+    return -1;
+  cleanup_fd int upper = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_UPPER, err);
+  if (upper < 0 || overlay_fill_upper(upper, err) < 0)
+    return -1;
+  if (mkdirat(upper, "shm", 0700) < 0 || fchmodat(upper, "shm", 01777, 0) < 0)
+    return err_step(err, RAMET_STEP_UPPER, "fill the writable layer: %s", strerror(errno));
+  if (copy_shm(root, upper, err) < 0)
+    return -1;
+  return steal_fd(&upper);
+}
+
+/* "PREFIX/NUMBER" of each layer, joined by ':'. */
+static void
+join_layers(char *out, size_t size, const char *prefix, const struct root *root, const int *numbers)
+{
+  size_t used = 0;
+
+  out[0] = 0;
+  for (int i = 0; i < root->layer_count && used < size; i++)
+    used += (size_t)snprintf(out + used, size - used, "%s%s/%d%s", i ? ":" : "", prefix, numbers[i],
+                             root->layer_is_upper[i] ? "/upper" : "");
+}
+
+/* Linux 6.15 and later: layers and upper are attached nowhere. */
+static int
+make_overlay_detached(const struct root *root, int upper, int out[ROOT_MOUNTS_FIXED], struct err *err)
+{
+  char lower[RAMET_LAYERS_MAX * 32], upper_path[24];
+
+  join_layers(lower, sizeof lower, "/proc/self/fd", root, root->layers);
+  snprintf(upper_path, sizeof upper_path, "/proc/self/fd/%d", upper);
+  out[0] = overlay_make(lower, upper_path, err);
+  if (out[0] < 0)
+    return -1;
+  out[1] = tree_clone(upper, "shm", RAMET_STEP_UPPER, err);
+  if (out[1] < 0)
+    return -1;
+  out[ROOT_MOUNT_UPPER] = fcntl(upper, F_DUPFD_CLOEXEC, 3);
+  return out[ROOT_MOUNT_UPPER] < 0 ? err_step(err, RAMET_STEP_UPPER, "dup: %s", strerror(errno)) : 0;
+}
+
+static int
+make_from_store(const struct root *root, int slot, int out[ROOT_MOUNTS_FIXED], struct err *err)
+{
+  char lower[RAMET_LAYERS_MAX * 32], path[32], shm[40];
+
+  join_layers(lower, sizeof lower, COREFS_STORE, root, root->layer_slots);
+  snprintf(path, sizeof path, COREFS_STORE "/%d", slot);
+  snprintf(shm, sizeof shm, COREFS_STORE "/%d/shm", slot);
+  if (corefs_visit_host(RAMET_STEP_OVERLAY, err) < 0)
+    return -1;
+  out[0] = overlay_make(lower, path, err);
+  if (out[0] >= 0)
+    out[1] = tree_clone(AT_FDCWD, shm, RAMET_STEP_UPPER, err);
+  if (out[1] >= 0)
+    out[ROOT_MOUNT_UPPER] = tree_clone(AT_FDCWD, path, RAMET_STEP_UPPER, err);
+  corefs_return_home();
+  return out[ROOT_MOUNT_UPPER] < 0 ? -1 : 0;
+}
+
+/* Before: overlayfs takes only what is attached in the caller's mount namespace, so all of it stands in the store
+ * while the overlay is made. The overlay holds private copies. */
+static int
+make_overlay_attached(const struct root *root, int upper, int out[ROOT_MOUNTS_FIXED], struct err *err)
+{
+  int slot = corefs_store(upper, RAMET_STEP_UPPER, err);
+
+  if (slot < 0)
+    return -1;
+  int result = make_from_store(root, slot, out, err);
+  corefs_unstore(slot);
+  return result;
+}
+
+static int
+make_mounts(const struct root *root, uint64_t bytes, uint64_t inodes, struct root_mounts *mounts, struct err *err)
+{
+  const struct root *holder = root_bind_holder(root);
+
+  mounts->count = ROOT_MOUNTS_FIXED;
+  for (int i = 0; i < ROOT_MOUNTS_FIXED; i++)
+    mounts->fds[i] = -1;
+  cleanup_fd int upper = make_upper(root, bytes, inodes, err);
+  if (upper < 0 || fault_here(RAMET_STEP_OVERLAY, err) < 0)
+    return -1;
+  int made = corefs_detached_layers() ? make_overlay_detached(root, upper, mounts->fds, err)
+                                      : make_overlay_attached(root, upper, mounts->fds, err);
+  if (made < 0 || fault_here(RAMET_STEP_CLONE_BINDS, err) < 0)
+    return -1;
+  if (corefs_copy(holder->binds, holder->bind_count, mounts->fds + mounts->count, RAMET_STEP_CLONE_BINDS, err) < 0)
+    return -1;
+  mounts->count += holder->bind_count;
+  return 0;
+}
+
+/* ---- stock ---------------------------------------------------------------------------------------------------- */
+
+/* The limits that are in use decide, not those of one plan in between: to empty the stock is slow, since each mount
+ * that goes waits for every processor. */
+static bool
+stock_fits(struct root *root, const struct plan *plan)
+{
+  if (root->stock_bytes == plan->disk_bytes && root->stock_inodes == plan->disk_inodes) {
+    root->stock_misses = 0;
+    return true;
+  }
+  if (root->stock_count > 0 && ++root->stock_misses < STOCK_MISSES_MAX)
+    return false;
+  empty_stock(root);
+  root->stock_bytes = plan->disk_bytes;
+  root->stock_inodes = plan->disk_inodes;
+  root->stock_misses = 0;
+  return true;
+}
+
+bool
+root_stock_low(void)
+{
+  return hot && hot->stock_count < ROOT_STOCK_MAX;
+}
+
+void
+root_stock_add(void)
+{
+  struct root_mounts *mounts = &hot->stock[hot->stock_count];
+  struct err err = {0};
+
+  if (make_mounts(hot, hot->stock_bytes, hot->stock_inodes, mounts, &err) == 0) {
+    hot->stock_count++;
+    return;
+  }
+  /* The next plan will meet it too, and tell. */
+  root_mounts_release(mounts);
+  hot = NULL;
+}
+
+int
+root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mounts, struct err *err)
+{
+  /* A snapshot's root holds files for /dev/shm, which are copied for each sandbox. A fault wants every step. */
+  if (root->base || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
+    return make_mounts(root, plan->disk_bytes, plan->disk_inodes, mounts, err);
+  hot = root;
+  if (root->stock_count == 0)
+    return make_mounts(root, plan->disk_bytes, plan->disk_inodes, mounts, err);
+  *mounts = root->stock[--root->stock_count];
+  return 0;
+}
+
+void
+root_mounts_release(struct root_mounts *mounts)
+{
+  for (int i = 0; i < mounts->count; i++)
+    close_fd(&mounts->fds[i]);
+  mounts->count = 0;
+}
