@@ -11,9 +11,10 @@
 
 struct known_command {
   struct known_command *next;
-  uint64_t request; /* 0 once answered, or when the daemon that asked is gone */
+  uint64_t request;
   uint32_t number;
   bool running;
+  bool forgotten; /* the daemon that asked is gone: nobody is answered */
 };
 
 int
@@ -29,18 +30,18 @@ commands_add(struct known_command **list, uint64_t request, uint32_t number, str
   struct known_command *known = malloc(sizeof *known);
   if (!known)
     return err_code(err, "internal", "no memory for a command");
-  *known = (struct known_command){*list, request, number, false};
+  *known = (struct known_command){*list, request, number, false, false};
   *list = known;
   return 0;
 }
 
 bool
-commands_spawned(struct known_command *list, uint64_t request, uint32_t number)
+commands_spawned(struct known_command *list, uint64_t request, uint32_t number, bool *wanted)
 {
   for (struct known_command *known = list; known; known = known->next)
-    if (!known->running && known->number == number && (known->request == request || known->request == 0)) {
+    if (!known->running && known->number == number && known->request == request) {
       known->running = true;
-      known->request = 0;
+      *wanted = !known->forgotten;
       return true;
     }
   return false;
@@ -56,14 +57,19 @@ drop(struct known_command **at)
 }
 
 bool
-commands_failed(struct known_command **list, uint64_t request)
+commands_failed(struct known_command **list, uint64_t request, bool *wanted)
 {
+  struct known_command **oldest = NULL;
+
+  /* Two daemons may have used one number; init answers in the order in which it was asked. */
   for (struct known_command **at = list; *at; at = &(*at)->next)
-    if (!(*at)->running && (*at)->request == request) {
-      drop(at);
-      return true;
-    }
-  return false;
+    if (!(*at)->running && (*at)->request == request)
+      oldest = at;
+  if (!oldest)
+    return false;
+  *wanted = !(*oldest)->forgotten;
+  drop(oldest);
+  return true;
 }
 
 bool
@@ -81,7 +87,7 @@ void
 commands_forget_requests(struct known_command *list)
 {
   for (struct known_command *known = list; known; known = known->next)
-    known->request = 0;
+    known->forgotten = true;
 }
 
 void
@@ -90,7 +96,7 @@ commands_end(struct known_command **list)
   struct err err;
 
   while (*list) {
-    if ((*list)->request) {
+    if (!(*list)->running && !(*list)->forgotten) {
       err_code(&err, "sandbox_ended", "the sandbox ended before the command was started");
       control_refuse((*list)->request, &err);
     }

@@ -9,9 +9,9 @@
 struct known_command;
 
 int commands_add(struct known_command **list, uint64_t request, uint32_t number, struct err *err) MUST_CHECK;
-/* Init's word on one of them; false when there is no such command in that state. */
-bool commands_spawned(struct known_command *list, uint64_t request, uint32_t number);
-bool commands_failed(struct known_command **list, uint64_t request);
+/* Init's word on one of them; false when there is no such command in that state. `wanted`: somebody waits for it. */
+bool commands_spawned(struct known_command *list, uint64_t request, uint32_t number, bool *wanted);
+bool commands_failed(struct known_command **list, uint64_t request, bool *wanted);
 bool commands_exited(struct known_command **list, uint32_t number);
 /* The daemon that asked is gone: its request numbers mean nothing to the next one. */
 void commands_forget_requests(struct known_command *list);

@@ -42,6 +42,7 @@ fork_status_read(struct sandbox *sandbox)
   struct pie_status status;
   ssize_t got = recv(sandbox->status_socket, &status, sizeof status, MSG_DONTWAIT);
   struct err ignored;
+  bool wanted;
 
   if (got < 0 && (errno == EAGAIN || errno == EINTR))
     return false;
@@ -58,7 +59,7 @@ fork_status_read(struct sandbox *sandbox)
   }
   sandbox->child_runs = true;
   if (commands_add(&sandbox->commands, 0, sandbox->forked_command, &ignored) == 0)
-    commands_spawned(sandbox->commands, 0, sandbox->forked_command);
+    commands_spawned(sandbox->commands, 0, sandbox->forked_command, &wanted);
   if (sandbox->entered)
     sandbox_stand(sandbox);
   return true;

@@ -354,7 +354,8 @@ sandbox_spawn(struct frame *frame, struct err *err)
   handout_note_streams(sandbox, &plan.command, frame->fds);
   put_raw(&writer, frame->payload);
   if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0) {
-    commands_failed(&sandbox->commands, frame->request);
+    bool wanted;
+    commands_failed(&sandbox->commands, frame->request, &wanted);
     return err_code(err, "busy", "init does not take the command: %s", strerror(errno));
   }
   return 0;
@@ -448,11 +449,12 @@ static void
 on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
 {
   struct err err;
+  bool wanted;
 
   failure_read(frame, &err);
-  if (!commands_failed(&sandbox->commands, frame->request))
+  if (!commands_failed(&sandbox->commands, frame->request, &wanted))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
-  else if (frame->request)
+  else if (wanted)
     control_refuse(frame->request, &err);
 }
 
@@ -525,11 +527,15 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
 {
   cleanup_writer struct writer writer = {0};
   uint32_t number = 0, pid = 0;
+  bool wanted;
 
-  if (spawned_read(frame, &number, &pid) < 0 || !commands_spawned(sandbox->commands, frame->request, number)) {
+  if (spawned_read(frame, &number, &pid) < 0 ||
+      !commands_spawned(sandbox->commands, frame->request, number, &wanted)) {
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return;
   }
+  if (!wanted)
+    return;
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u32(&writer, RAMET_TAG_COMMAND, number);
   put_u32(&writer, RAMET_TAG_PID, pid);

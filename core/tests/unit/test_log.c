@@ -33,7 +33,8 @@ is_one_line(const char *line)
 {
   size_t length = strlen(line);
 
-  return length > 2 && line[0] == '{' && strcmp(line + length - 2, "}\n") == 0 && strchr(line, '\n') == line + length - 1;
+  return length > 2 && line[0] == '{' && strcmp(line + length - 2, "}\n") == 0 &&
+         strchr(line, '\n') == line + length - 1;
 }
 
 static void

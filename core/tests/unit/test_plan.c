@@ -233,8 +233,8 @@ static const struct {
   bool wide; /* u64 */
   const char *field;
 } needed[] = {
-    {RAMET_TAG_SANDBOX, true, "sandbox"},   {RAMET_TAG_ROOT, false, "root"},
-    {RAMET_TAG_FILTER, false, "filter"},    {RAMET_TAG_DISK_BYTES, true, "disk"},
+    {RAMET_TAG_SANDBOX, true, "sandbox"},  {RAMET_TAG_ROOT, false, "root"},
+    {RAMET_TAG_FILTER, false, "filter"},   {RAMET_TAG_DISK_BYTES, true, "disk"},
     {RAMET_TAG_DISK_INODES, true, "disk"},
 };
 #define NEEDED_COUNT (sizeof needed / sizeof needed[0])
@@ -346,13 +346,13 @@ valid_value(uint16_t tag, uint8_t value[24])
 }
 
 static const uint16_t sandbox_tags[] = {
-    RAMET_TAG_ROOT,    RAMET_TAG_FILTER,    RAMET_TAG_HOSTNAME, RAMET_TAG_DISK_BYTES, RAMET_TAG_DISK_INODES,
-    RAMET_TAG_NETWORK, RAMET_TAG_PROCESSES, RAMET_TAG_WALL_NS,  RAMET_TAG_OWNED,      RAMET_TAG_RECORD,
-    RAMET_TAG_FAULT,   RAMET_TAG_RLIMIT,
+    RAMET_TAG_ROOT,        RAMET_TAG_FILTER,  RAMET_TAG_HOSTNAME,  RAMET_TAG_DISK_BYTES,
+    RAMET_TAG_DISK_INODES, RAMET_TAG_NETWORK, RAMET_TAG_PROCESSES, RAMET_TAG_WALL_NS,
+    RAMET_TAG_OWNED,       RAMET_TAG_RECORD,  RAMET_TAG_FAULT,     RAMET_TAG_RLIMIT,
 };
 static const uint16_t command_tags[] = {
-    RAMET_TAG_COMMAND, RAMET_TAG_CWD,    RAMET_TAG_UID,    RAMET_TAG_GID, RAMET_TAG_STDIN,
-    RAMET_TAG_STDOUT,  RAMET_TAG_STDERR, RAMET_TAG_ARG,    RAMET_TAG_ENV,
+    RAMET_TAG_COMMAND, RAMET_TAG_CWD,    RAMET_TAG_UID, RAMET_TAG_GID, RAMET_TAG_STDIN,
+    RAMET_TAG_STDOUT,  RAMET_TAG_STDERR, RAMET_TAG_ARG, RAMET_TAG_ENV,
 };
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -589,7 +589,7 @@ static void
 a_clean_path_is_absolute_and_has_only_plain_components(void)
 {
   static const char *const good[] = {"/", "/a", "/a/b", "/...", "/.a", "/a.", "/..a", "/a..", "/a b/\n", "/\xff"};
-  static const char *const bad[] = {"",     "a",    "./a",  "//",   "/a/",   "/a//b", "/.",      "/..",
+  static const char *const bad[] = {"",     "a",     "./a",  "//",    "/a/",    "/a//b",   "/.",  "/..",
                                     "/./a", "/../a", "/a/.", "/a/..", "/a/./b", "/a/../b", "///", "/a/b/"};
 
   for (size_t i = 0; i < COUNT(good); i++)

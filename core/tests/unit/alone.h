@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Stands for the rest of core around sandbox.c: what core would tell the daemon is noted in told[], roots and
+ * filters are there, snapshots are not. To be included behind the header that defines NEED(). */
+#ifndef RAMET_TESTS_ALONE_H
+#define RAMET_TESTS_ALONE_H
+
+#include "../../src/sandbox.c"
+
+struct told {
+  uint16_t kind;
+  uint64_t request;
+  struct err err; /* of control_refuse() */
+  uint8_t payload[4096];
+  size_t length;
+};
+
+static struct told told[64];
+static int told_count;
+
+void
+control_reply(uint16_t kind, uint64_t request, struct writer *writer)
+{
+  NEED(told_count < 64);
+  struct told *one = &told[told_count++];
+  *one = (struct told){.kind = kind, .request = request};
+  one->length = writer->length < sizeof one->payload ? writer->length : sizeof one->payload;
+  if (one->length)
+    memcpy(one->payload, writer->data, one->length);
+}
+
+void
+control_refuse(uint64_t request, const struct err *err)
+{
+  NEED(told_count < 64);
+  told[told_count++] = (struct told){.kind = RAMET_ERROR, .request = request, .err = *err};
+}
+
+struct root *
+root_find(uint32_t id)
+{
+  return id == 1 ? (struct root *)(uintptr_t)8 : NULL;
+}
+
+int
+root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mounts, struct err *err)
+{
+  (void)root;
+  (void)plan;
+  (void)err;
+  mounts->count = ROOT_MOUNTS_FIXED;
+  for (int i = 0; i < ROOT_MOUNTS_FIXED; i++)
+    mounts->fds[i] = dup(2);
+  return 0;
+}
+
+struct root *
+root_hold(struct root *root)
+{
+  return root;
+}
+
+void
+root_release(struct root *root)
+{
+  (void)root;
+}
+
+/* No snapshots here: forks have tests of their own in tests/system/core. */
+struct snapshot *
+snapshot_find(uint32_t id)
+{
+  (void)id;
+  return NULL;
+}
+
+struct root *
+snapshot_root(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return NULL;
+}
+
+uint32_t
+snapshot_filter(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return 0;
+}
+
+int
+snapshot_description(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return -1;
+}
+
+int
+snapshot_pages(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return -1;
+}
+
+void
+snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end)
+{
+  (void)snapshot;
+  *start = *end = 0;
+}
+
+int
+snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
+               struct err *err)
+{
+  (void)snapshot;
+  (void)sandbox;
+  (void)init_pidfd;
+  (void)ends;
+  return err_code(err, "internal", "no snapshots here");
+}
+
+struct snapshot *
+snapshot_hold(struct snapshot *snapshot)
+{
+  return snapshot;
+}
+
+void
+snapshot_release(struct snapshot *snapshot)
+{
+  (void)snapshot;
+}
+
+bool
+snapshot_reaped(int pid)
+{
+  (void)pid;
+  return false;
+}
+
+void
+root_mounts_release(struct root_mounts *mounts)
+{
+  while (mounts->count > 0)
+    close_fd(&mounts->fds[--mounts->count]);
+}
+
+void
+root_put_targets(const struct root *root, struct writer *writer)
+{
+  (void)root;
+  (void)writer;
+}
+
+struct span
+filter_find(uint32_t id)
+{
+  return id == 1 ? (struct span){(const uint8_t *)"allallal", 8} : (struct span){NULL, 0};
+}
+
+void
+init_main(int fd)
+{
+  (void)fd;
+  _exit(EXIT_DEFECT);
+}
+
+#endif
