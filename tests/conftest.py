@@ -23,6 +23,15 @@ hypothesis.settings.register_profile("here", deadline=None)  # other tests run b
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("here")  # --hypothesis-profile=ci takes the other
 
+# nohup and background jobs of a shell ignore these, and every program that a test starts would inherit that.
+for _number, _action in (
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGINT, signal.default_int_handler),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _action)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs another user than this one."""
