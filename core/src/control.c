@@ -383,6 +383,8 @@ connection_gone(void)
   greeted = false;
   drop_replies();
   sandbox_owner_gone();
+  snapshot_drop_all();
+  root_drop_all();
   deadline_set(&grace, loop_now() + grace_ns);
 }
 

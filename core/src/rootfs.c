@@ -81,6 +81,17 @@ root_drop(uint32_t id, struct err *err)
   return err_code(err, "unknown_root", "root %u is not defined", id);
 }
 
+void
+root_drop_all(void)
+{
+  while (roots) {
+    struct root *root = roots;
+    roots = root->next;
+    root_forget_stock(root);
+    root_release(root);
+  }
+}
+
 /* A path inside the skeleton, relative to it. */
 static int
 inner_path(struct span path, char out[PATH_MAX], struct err *err)

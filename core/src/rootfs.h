@@ -10,6 +10,8 @@ struct root;
 
 int root_define(struct frame *frame, struct err *err) MUST_CHECK;
 int root_drop(uint32_t id, struct err *err) MUST_CHECK;
+/* The daemon that defined them is gone, and the next one cannot know their numbers. */
+void root_drop_all(void);
 struct root *root_find(uint32_t id);
 /* The root of a snapshot: `upper`, the copy of a writable layer (directories "upper" and "shm"), on top of what the
  * source stood on. Takes the descriptor. Not found by number. */

@@ -196,9 +196,24 @@ snapshot_drop(uint64_t id, struct err *err)
 }
 
 void
+snapshot_drop_all(void)
+{
+  struct snapshot *next;
+
+  for (struct snapshot *s = snapshots; s; s = next) {
+    next = s->next;
+    s->orphaned = true;
+    s->request = s->export_request = 0;
+    if (s->state != SNAPSHOT_CAPTURING)
+      snapshot_retire(s);
+  }
+}
+
+void
 snapshot_fail(struct snapshot *s, const struct err *err)
 {
-  control_refuse(s->request, err);
+  if (s->request)
+    control_refuse(s->request, err);
   snapshot_retire(s);
 }
 
@@ -320,6 +335,10 @@ stem_ready(struct watch *watch, uint32_t events)
       return;
     }
     s->state = SNAPSHOT_READY;
+    if (s->orphaned) {
+      snapshot_retire(s);
+      return;
+    }
     if (s->request)
       tell_ready(s);
     if (send_orders(s) < 0)

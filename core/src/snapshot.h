@@ -17,6 +17,8 @@ int snapshot_export(uint64_t id, uint64_t request, struct err *err) MUST_CHECK;
 /* LOAD_SNAPSHOT: the answer comes when its stem stands. */
 int snapshot_load(struct frame *frame, struct err *err) MUST_CHECK;
 int snapshot_drop(uint64_t id, struct err *err) MUST_CHECK;
+/* Their daemon is gone. One that is being taken is dropped when it is ready. */
+void snapshot_drop_all(void);
 struct snapshot *snapshot_find(uint32_t id);
 int snapshot_count(void);
 

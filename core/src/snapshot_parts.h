@@ -25,6 +25,7 @@ struct snapshot {
   struct watch tracer_watch, stem_watch;
   struct snapshot *next;
   enum snapshot_state state;
+  bool orphaned; /* its daemon went while it was being taken */
   int holders; /* the list of named ones, and sandboxes forked from it */
   uint32_t id, filter;
   uint64_t request, source, export_request;
