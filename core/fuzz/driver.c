@@ -84,6 +84,14 @@ save_current(void)
     fprintf(stderr, "%s: the input is in %s, %zu bytes\n", program, path, current_size);
 }
 
+/* EXPECT() failed, which is no sanitizer's business. Returning lets abort() go on. */
+static void
+on_abort(int signal)
+{
+  (void)signal;
+  save_current();
+}
+
 static void
 on_second(int signal)
 {
@@ -288,6 +296,7 @@ main(int argc, char **argv)
 
   program = argv[0];
   __sanitizer_set_death_callback(save_current);
+  signal(SIGABRT, on_abort);
   if (seconds > 0 && !*rest)
     return fuzz(seconds, argv[2], argc > 3 ? strtoull(argv[3], NULL, 10) : (uint64_t)time(NULL));
   for (int i = 1; i < argc; i++) {

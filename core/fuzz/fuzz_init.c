@@ -74,9 +74,13 @@ speak_framed(struct sandbox *sandbox, uint8_t kind, const uint8_t *data, size_t 
   struct ramet_frame head = {.magic = RAMET_FRAME_MAGIC,
                              .version = RAMET_PROTOCOL_VERSION,
                              .kind = (uint16_t)(RAMET_INIT_PREPARED + kind % 6),
-                             .request = size ? SPAWN_REQUEST + data[0] % 8u : 0,
                              .length = (uint32_t)size};
 
+  if (size) { /* the first byte says whom it answers */
+    head.request = SPAWN_REQUEST + data[0] % 8u;
+    head.length = (uint32_t)--size;
+    data++;
+  }
   memcpy(bytes, &head, sizeof head);
   memcpy(bytes + sizeof head, data, size);
   speak(sandbox, bytes, sizeof head + size);

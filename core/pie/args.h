@@ -27,10 +27,25 @@ struct pie_fill {
   uint64_t address, length, offset;
 };
 
+#define PIE_GUARD UINT64_MAX /* as the offset of a fill: guard pages */
+#define PIE_PROTECT (-1)
+#define PIE_LOCK (-2)
+
 struct pie_protect {
   uint64_t start, length;
   uint32_t protection;
-  int32_t advice; /* madvise(2), or -1 */
+  int32_t advice; /* madvise(2), or one of the above: mprotect(2), mlock(2) */
+};
+
+#define PIE_FD_PATH "/proc/self/fd/"
+#define PIE_FD_PATH_NUMBER (sizeof PIE_FD_PATH - 1)
+
+/* Shared memory: mapped by each child, behind its namespaces. */
+struct pie_late {
+  uint64_t start, length, offset;
+  uint64_t path;        /* of the child's own root, or 0 */
+  uint32_t description; /* place among the received ones */
+  uint32_t protection, open_flags, zero;
 };
 
 struct pie_move {
@@ -98,8 +113,9 @@ struct pie_args {
   int32_t first_free;   /* one above the guest's highest descriptor */
   int32_t passage_tid;  /* of the process between stem and child */
   uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,
-      pending_count, description_count;
+      pending_count, description_count, late_count, advice_count;
   uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
+  uint64_t lates, advices; /* what children do with their memory, and a stem must not */
   struct pie_move moves[PIE_MOVES_MAX];
   struct pie_mm mm;
   uint64_t own_rseq; /* the stem's own registration, to be undone before its memory goes */
@@ -117,6 +133,7 @@ struct pie_args {
   /* of a stem that was forked from a twin: what its memory still holds of the restorer before */
   uint64_t old_region, old_length;
   int32_t status;
+  char fd_path[28]; /* PIE_FD_PATH, and room for a number */
   int32_t received[4096];
 };
 

@@ -105,6 +105,12 @@ fill_memory(struct pie_args *args)
   struct pie_fill *fill = (struct pie_fill *)args->fills;
 
   for (uint32_t i = 0; i < args->fill_count; i++, fill++) {
+    if (fill->offset == PIE_GUARD) {
+      long result = SYS3(SYS_madvise, fill->address, fill->length, 102 /* MADV_GUARD_INSTALL */);
+      if (result < 0)
+        pie_fail(args->control, RAMET_STEP_STEM_FILL, result);
+      continue;
+    }
     /* One call instead of a fault a page. Refused where the kernel is older than 5.14: then faults do it. */
     SYS3(SYS_madvise, fill->address, fill->length, 23 /* MADV_POPULATE_WRITE */);
     for (uint64_t done = 0; done < fill->length;) {
@@ -120,15 +126,23 @@ fill_memory(struct pie_args *args)
       SYS3(SYS_madvise, map->start, map->length, 25 /* MADV_COLLAPSE: what cannot be collapsed stays as it is */);
 }
 
+PIE_INLINE long
+advise(const struct pie_protect *protect)
+{
+  if (protect->advice == PIE_PROTECT)
+    return SYS3(SYS_mprotect, protect->start, protect->length, protect->protection);
+  if (protect->advice == PIE_LOCK)
+    return SYS2(SYS_mlock, protect->start, protect->length);
+  return SYS3(SYS_madvise, protect->start, protect->length, protect->advice);
+}
+
 PIE_INLINE void
 protect_memory(struct pie_args *args)
 {
   struct pie_protect *protect = (struct pie_protect *)args->protects;
 
   for (uint32_t i = 0; i < args->protect_count; i++, protect++) {
-    long result = SYS3(SYS_mprotect, protect->start, protect->length, protect->protection);
-    if (result == 0 && protect->advice >= 0)
-      result = SYS3(SYS_madvise, protect->start, protect->length, protect->advice);
+    long result = advise(protect);
     if (result < 0)
       pie_fail(args->control, RAMET_STEP_STEM_PROTECT, result);
   }
@@ -274,6 +288,53 @@ place_descriptors(struct pie_args *args)
   }
 }
 
+/* ---- a child: memory that a stem cannot hold ------------------------------------------------------------------- */
+
+/* The same file anew, for writing too. */
+PIE_INLINE long
+open_again(struct pie_args *args, int fd, uint32_t flags)
+{
+  int length = 1, at = PIE_FD_PATH_NUMBER;
+
+  for (int rest = fd; rest >= 10; rest /= 10)
+    length++;
+  args->fd_path[at + length] = 0;
+  for (; length > 0; fd /= 10)
+    args->fd_path[at + --length] = (char)('0' + fd % 10);
+  return SYS4(SYS_openat, AT_FDCWD, args->fd_path, flags, 0);
+}
+
+PIE_INLINE void
+map_shared(struct pie_args *args)
+{
+  struct pie_late *late = (struct pie_late *)args->lates;
+
+  for (uint32_t i = 0; i < args->late_count; i++, late++) {
+    long fd = late->path ? SYS4(SYS_openat, AT_FDCWD, late->path, late->open_flags, 0)
+                         : open_again(args, args->received[late->description], late->open_flags);
+    if (fd < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_SHARED_MEMORY, fd);
+    long at = SYS6(SYS_mmap, late->start, late->length, late->protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                   fd, late->offset);
+    if ((uint64_t)at != late->start)
+      pie_fail(args->status, RAMET_STEP_CHILD_SHARED_MEMORY, at);
+    SYS1(SYS_close, fd);
+  }
+}
+
+/* Behind the limits: how much memory may be locked is one of them. */
+PIE_INLINE void
+advise_late(struct pie_args *args)
+{
+  struct pie_protect *advice = (struct pie_protect *)args->advices;
+
+  for (uint32_t i = 0; i < args->advice_count; i++, advice++) {
+    long result = advise(advice);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_SHARED_MEMORY, result);
+  }
+}
+
 /* ---- a child: state ------------------------------------------------------------------------------------------- */
 
 PIE_INLINE void
@@ -391,34 +452,49 @@ restore_thread(struct pie_args *args, struct pie_thread *thread)
 
 /* Credentials are each thread's own. */
 PIE_INLINE void
-confine_thread(struct pie_args *args)
+bound_capabilities(struct pie_args *args)
 {
-  struct __user_cap_header_struct header;
-  struct __user_cap_data_struct none[2];
-  struct sock_fprog filter;
-
   for (int cap = 0; cap <= 63; cap++)
     if (SYS2(SYS_prctl, PR_CAPBSET_DROP, cap) < 0)
       break;
   long bits = SYS2(SYS_prctl, PR_SET_SECUREBITS,
                    SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
                        SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED);
+  if (bits < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_CAPABILITIES, bits);
+}
+
+PIE_INLINE void
+confine_thread(struct pie_args *args)
+{
+  struct __user_cap_header_struct header;
+  struct __user_cap_data_struct none[2];
+
   header.version = _LINUX_CAPABILITY_VERSION_3;
   header.pid = 0;
   for (int i = 0; i < 2; i++)
     none[i].effective = none[i].permitted = none[i].inheritable = 0;
   long result = SYS2(SYS_capset, &header, none);
-  if (bits < 0 || result < 0)
-    pie_fail(args->status, RAMET_STEP_CHILD_CAPABILITIES, bits < 0 ? bits : result);
-  SYS2(SYS_prctl, PR_SET_DUMPABLE, 1);
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_CAPABILITIES, result);
   result = SYS5(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_SECCOMP, result);
+}
+
+/* The kernel translates the program anew for each call, which takes longer than anything else here. */
+PIE_INLINE void
+filter_threads(struct pie_args *args)
+{
+  struct sock_fprog filter;
+
+  SYS2(SYS_prctl, PR_SET_DUMPABLE, 1);
   filter.len = (unsigned short)args->filter_length;
   filter.filter = (struct sock_filter *)args->filter;
-  result = SYS3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter);
-  if (result < 0)
-    pie_fail(args->status, RAMET_STEP_CHILD_SECCOMP, result);
+  long result =
+      SYS3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, args->thread_count > 1 ? SECCOMP_FILTER_FLAG_TSYNC : 0, &filter);
+  if (result != 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_SECCOMP, result < 0 ? result : -3);
 }
 
 PIE_INLINE void
@@ -455,6 +531,8 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   meet(&args->waiting, &args->go);
   confine_thread(args);
   meet(&args->confined, &args->whole);
+  if (first)
+    filter_threads(args);
   /* No thread runs the guest before the first has closed the status socket, and before the twin stands still: what
    * shares its memory may not run while it does. */
   if (first) {
@@ -521,10 +599,13 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
   args->status = status;
   receive_descriptors(args, descriptors);
   enter_namespaces(args, init, namespaces);
+  map_shared(args);
   place_descriptors(args);
   restore_process(args);
+  advise_late(args);
   args->waiting = args->confined = args->thread_count;
   args->go = args->whole = args->leave = 0;
+  bound_capabilities(args);
   for (uint32_t i = 1; i < args->thread_count; i++) {
     long result = clone_thread(args, &thread[i]);
     if (result < 0)

@@ -44,11 +44,28 @@ capture_refuse(const struct capture *capture, struct err *err, const char *forma
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
-/* Once it stands still, so that none can come any more: zombies too, somebody is still to wait for them. */
+/* Children of init that are no zombies: those it only has yet to wait for, the twin of a snapshot before among them. */
+static int
+living_children(int init_pid, int out[4])
+{
+  int children[64], count = procfs_children(init_pid, children, 64), living = 0;
+
+  for (int i = 0; i < count && living < 4; i++) {
+    int threads[2];
+    char state = procfs_state(children[i]);
+    /* The first thread of a process may end before the others. */
+    bool ended = state == 0 || (state == 'Z' && procfs_threads(children[i], threads, 2) < 2);
+    if (!ended)
+      out[living++] = children[i];
+  }
+  return living;
+}
+
+/* Once it stands still, so that none can come any more. Of its own children zombies too: it is to wait for them. */
 static int
 check_alone(const struct capture *capture, struct err *err)
 {
-  int beside[4], count = procfs_children(capture->source->init_pid, beside, 4);
+  int beside[4], count = living_children(capture->source->init_pid, beside);
   char name[32];
 
   for (int i = 0; i < count; i++)
@@ -71,7 +88,7 @@ find_process(struct capture *capture, struct err *err)
 
   if (fault_here(RAMET_STEP_FIND_PROCESSES, err) < 0)
     return -1;
-  int count = procfs_children(capture->source->init_pid, children, 4);
+  int count = living_children(capture->source->init_pid, children);
   if (count < 1)
     return err_code(err, "unforkable", "no process runs in the sandbox");
   capture->pid = children[0];
@@ -242,9 +259,12 @@ static int
 take(struct capture *capture, int *upper, struct treecopy_count *count, struct err *err)
 {
   struct err second;
+  cpu_set_t all;
 
   if (find_process(capture, err) < 0)
     return -1;
+  CPU_ZERO(&all);
+  trace_stay_here(&all);
   int result = paused(capture, upper, count, err);
   if (result < 0)
     capture_drop_twin(capture);
@@ -252,6 +272,8 @@ take(struct capture *capture, int *upper, struct treecopy_count *count, struct e
     return -1;
   if (result < 0)
     return -1;
+  if (CPU_COUNT(&all))
+    sched_setaffinity(0, sizeof all, &all);
   result = capture_pages(capture, err);
   capture_drop_twin(capture);
   return result;
@@ -294,6 +316,7 @@ answer(int channel, const struct capture *capture, int upper, const struct treec
   put_u64(&writer, RAMET_TAG_MEMORY_BYTES, capture->memory_bytes);
   put_u64(&writer, RAMET_TAG_FILE_BYTES, count->bytes);
   put_u32(&writer, RAMET_TAG_PROCESS_COUNT, 1);
+  put_u32(&writer, RAMET_TAG_BY_TWIN, capture->parked);
   if (frame_send(channel, RAMET_OK, 0, &writer, fds, 3) < 0)
     _exit(EXIT_DEFECT);
 }
@@ -326,7 +349,7 @@ export_stem(struct capture *capture, const struct export_source *source, struct 
   uint64_t offset;
   if (fstat(source->pages, &st) < 0)
     return err_step(err, RAMET_STEP_EXPORT, "the page file: %s", strerror(errno));
-  if (st.st_size && capture_content(capture, source->pages, (uint64_t)st.st_size, &offset, err) < 0)
+  if (st.st_size && capture_content(capture, source->pages, 0, (uint64_t)st.st_size, &offset, err) < 0)
     return -1;
   return capture_pages(capture, err);
 }
@@ -334,8 +357,10 @@ export_stem(struct capture *capture, const struct export_source *source, struct 
 void
 export_main(const struct export_source *source, int channel)
 {
-  struct capture_source as_source = {
-      .parent = source->image, .region_start = source->region_start, .region_end = source->region_end};
+  struct capture_source as_source = {.parent = source->image,
+                                     .stem = source->image,
+                                     .region_start = source->region_start,
+                                     .region_end = source->region_end};
   struct capture capture = {
       .source = &as_source, .pid = source->stem_pid, .twin = source->stem_pid, .memory = -1, .channel = channel};
   struct err err = {0};

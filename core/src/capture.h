@@ -23,29 +23,43 @@ struct capture_source {
   unsigned patience_ms;
   pid_t twin;                            /* parked, or 0 */
   const struct image *parent;            /* of which the source is a fork, or NULL */
-  uint64_t region_start, region_end;    /* the restorer's, when the source was forked itself */
-  struct span restarted;                 /* struct restarted, one after another */
+  const struct image *stem; /* the source is a stem made from this, or NULL: shared memory is as there */
+  uint64_t region_start, region_end; /* the restorer's, when the source was forked itself */
+  struct span restarted; /* struct restarted, one after another */
+};
+
+/* Shared memory that is in the image as the content of a description. */
+struct shared_object {
+  uint32_t id;
+  uint64_t inode;
+  char *name; /* as /proc tells it */
 };
 
 /* What the tracer keeps in its hands while the source stands still. */
 struct capture {
   const struct capture_source *source;
-  int pid;            /* of the guest's process, in core's pid namespace */
+  int pid; /* of the guest's process, in core's pid namespace */
   char name[32];
   struct tracee *threads;
   int thread_count;
   struct procmaps maps;
   uint64_t syscall_address;
-  int memory;         /* /proc/PID/mem */
-  int helper, twin;   /* 0: none */
-  bool parked;        /* the twin is a fork of the parked one: core's, not the tracer's */
-  int channel;        /* to core */
+  int memory; /* /proc/PID/mem */
+  int helper, twin; /* 0: none */
+  bool parked; /* the twin is a fork of the parked one: core's, not the tracer's */
+  int channel; /* to core */
   struct tracee twin_thread;
   char *status;
-  int pages;          /* the page file */
+  int pages; /* the page file */
   uint64_t pages_end;
   struct writer description;
   struct writer restarted;
+  struct shared_object *objects;
+  uint32_t object_count;
+  char *smaps; /* of the source: only when it has what a twin has not */
+  bool keeping; /* in the pause: runs are kept aside */
+  struct image_run *kept;
+  uint32_t kept_count;
   uint64_t memory_bytes;
 };
 
@@ -72,12 +86,19 @@ int capture_ask(struct capture *capture, struct tracee *thread, long number, con
 
 /* capture_memory.c */
 int capture_twin(struct capture *capture, struct err *err) MUST_CHECK;
-/* In the pause, behind the twin: what the twin does not keep. */
-int capture_unforked(struct capture *capture, struct err *err) MUST_CHECK;
 void capture_drop_twin(struct capture *capture);
+/* Content that is no page, `length` bytes from `from` on: appended to the page file. */
+int capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length, uint64_t *offset,
+                    struct err *err) MUST_CHECK;
+
+/* capture_kept.c: in the pause, behind the twin: what the twin does not keep. */
+int capture_unforked(struct capture *capture, struct err *err) MUST_CHECK;
+/* An open file that shared mappings may be of. */
+int capture_note_object(struct capture *capture, const char *name, uint64_t inode, uint32_t id,
+                        struct err *err) MUST_CHECK;
+
+/* capture_maps.c: all mappings, with their pages. */
 int capture_pages(struct capture *capture, struct err *err) MUST_CHECK;
-/* Content that is no page: appended to the page file. */
-int capture_content(struct capture *capture, int fd, uint64_t length, uint64_t *offset, struct err *err) MUST_CHECK;
 
 /* capture_fds.c */
 int capture_descriptors(struct capture *capture, struct err *err) MUST_CHECK;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <linux/kcmp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -15,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 
 #define PIPE_CONTENT_MAX (1u << 20)
@@ -200,7 +202,7 @@ keep_pipe_content(struct writing *w, struct err *err)
   if (got != length || file < 0 || write(file, content, (size_t)got) != got)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
   w->out.content_length = (uint64_t)got;
-  return capture_content(w->capture, file, (uint64_t)got, &w->out.content_offset, err);
+  return capture_content(w->capture, file, 0, (uint64_t)got, &w->out.content_offset, err);
 }
 
 static int
@@ -217,22 +219,71 @@ write_pipe(struct writing *w, struct err *err)
 }
 
 static int
-write_unlinked(struct writing *w, struct err *err)
+open_again(const struct writing *w)
 {
   char path[64];
+
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
+  return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* Seals can be asked of the guest's own descriptor alone: opened again, a memory file may be read-only. */
+static uint64_t
+seals_of(const struct writing *w)
+{
+  cleanup_fd int copy = take_copy(w->table, w->fd);
+  int seals = copy < 0 ? -1 : fcntl(copy, F_GET_SEALS);
+
+  return seals < 0 ? 0 : (uint64_t)seals;
+}
+
+/* What is not a hole. */
+static int
+put_extents(struct writing *w, struct err *err)
+{
+  cleanup_fd int file = open_again(w);
+  off_t size = (off_t)w->out.value[2];
+
+  if (file < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "open fd %d: %s", w->fd->number, strerror(errno));
+  for (off_t at = 0; at < size;) {
+    struct image_extent extent;
+    off_t data = lseek(file, at, SEEK_DATA);
+    if (data < 0 && errno == ENXIO)
+      return 0; /* a hole up to the end */
+    off_t hole = data < 0 ? -1 : lseek(file, data, SEEK_HOLE);
+    if (hole < 0)
+      return err_step(err, RAMET_STEP_DESCRIPTORS, "holes of fd %d: %s", w->fd->number, strerror(errno));
+    extent.offset = (uint64_t)data;
+    extent.length = (uint64_t)((hole < size ? hole : size) - data);
+    if (capture_content(w->capture, file, extent.offset, extent.length, &extent.page_offset, err) < 0)
+      return -1;
+    put_bytes(&w->capture->description, IMAGE_TAG_EXTENT, &extent, sizeof extent);
+    at = hole;
+  }
+  return 0;
+}
+
+static int
+write_unlinked(struct writing *w, struct err *err)
+{
   struct stat st;
 
   if (procfs_field(w->fd->info, "lock"))
     return refuse_fd(w, err, "a locked file without a name");
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
-  cleanup_fd int file = open(path, O_RDONLY | O_CLOEXEC);
+  cleanup_fd int file = open_again(w);
   if (file < 0 || fstat(file, &st) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "open fd %d: %s", w->fd->number, strerror(errno));
   w->out.kind = IMAGE_UNLINKED;
   w->out.offset = info_number(w->fd, "pos", 10);
   w->out.value[0] = strncmp(w->fd->link, "/memfd:", 7) == 0;
-  w->out.content_length = (uint64_t)st.st_size;
-  return capture_content(w->capture, file, (uint64_t)st.st_size, &w->out.content_offset, err);
+  w->out.value[1] = w->out.value[0] ? seals_of(w) : 0;
+  w->out.value[2] = (uint64_t)st.st_size;
+  w->out.value[3] = st.st_mode & 07777;
+  size_t length = strlen(w->fd->link);
+  memcpy(w->path, w->fd->link, length);
+  w->path_length = length;
+  return capture_note_object(w->capture, w->fd->link, w->fd->inode, w->out.id, err);
 }
 
 static int
@@ -258,9 +309,28 @@ write_named(struct writing *w, struct err *err)
   return 0;
 }
 
+/* A periodic timer that has expired stands still until somebody looks at it: only then its ticks are counted, and it
+ * is set again. Until then /proc shows no time left, as for one that is off. */
+static int
+settle_timer(struct writing *w, struct err *err)
+{
+  cleanup_fd int copy = take_copy(w->table, w->fd);
+  struct itimerspec spec;
+  char path[64];
+
+  if (copy < 0 || timerfd_gettime(copy, &spec) < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "timer of fd %d: %s", w->fd->number, strerror(errno));
+  snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", w->capture->pid, w->fd->number);
+  free(w->fd->info);
+  w->fd->info = procfs_read(path, NULL);
+  return w->fd->info ? 0 : err_step(err, RAMET_STEP_DESCRIPTORS, "%s: %s", path, strerror(errno));
+}
+
 static int
 write_timerfd(struct writing *w, struct err *err)
 {
+  if (settle_timer(w, err) < 0)
+    return -1;
   const char *value = procfs_field(w->fd->info, "it_value");
   const char *interval = procfs_field(w->fd->info, "it_interval");
   unsigned long long seconds, nanoseconds;
@@ -314,6 +384,15 @@ int_option(int socket, int name, int *out)
   return getsockopt(socket, SOL_SOCKET, name, out, &length);
 }
 
+/* A connection that was reset, which nobody has been told yet. SO_ERROR would tell, and take the error away. */
+static bool
+has_error(int socket)
+{
+  struct pollfd polled = {socket, 0, 0};
+
+  return poll(&polled, 1, 0) == 1 && polled.revents & POLLERR;
+}
+
 static int
 write_inet(struct writing *w, int socket, int type, struct err *err)
 {
@@ -335,7 +414,7 @@ write_inet(struct writing *w, int socket, int type, struct err *err)
   w->out.kind = type == SOCK_STREAM ? IMAGE_TCP_RESET : IMAGE_UDP;
   struct sockaddr_storage peer;
   socklen_t peer_length = sizeof peer;
-  w->out.value[3] = getpeername(socket, (struct sockaddr *)&peer, &peer_length) == 0;
+  w->out.value[3] = getpeername(socket, (struct sockaddr *)&peer, &peer_length) == 0 || has_error(socket);
   return 0;
 }
 
@@ -446,7 +525,9 @@ put_description(struct capture *capture, struct fd_table *table, struct found_fd
   } record = {.description = w.out};
   memcpy(record.path, w.path, w.path_length);
   put_bytes(&capture->description, IMAGE_TAG_DESCRIPTION, &record, sizeof record.description + w.path_length);
-  return w.out.kind == IMAGE_EPOLL ? put_epoll_items(&w, err) : 0;
+  return w.out.kind == IMAGE_EPOLL      ? put_epoll_items(&w, err)
+         : w.out.kind == IMAGE_UNLINKED ? put_extents(&w, err)
+                                        : 0;
 }
 
 static int

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Memory: the frozen twin that keeps the instant, and the pages read from it at leisure. */
 #define _GNU_SOURCE
-#include "capture.h"
+#include "capture_parts.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -16,10 +16,7 @@
 #include <sys/wait.h>
 
 #ifndef PAGEMAP_SCAN
-/* linux/fs.h of Linux 6.7. */
-struct page_region {
-  uint64_t start, end, categories;
-};
+/* linux/fs.h of Linux 6.7; struct page_region is struct scan_region. */
 struct pm_scan_arg {
   uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted, category_mask,
       category_anyof_mask, return_mask;
@@ -30,11 +27,11 @@ struct pm_scan_arg {
 #define PAGE_IS_SWAPPED (1 << 4)
 #define PAGE_IS_PFNZERO (1 << 5)
 #endif
+#ifndef PAGE_IS_GUARD
+#define PAGE_IS_GUARD (1 << 8)
+#endif
 
-#define REGIONS_AT_ONCE 4096
 #define BOUNCE (1u << 20)
-/* Above the highest address of user space with four-level page tables. */
-#define ADDRESS_END 0x7ffffffff000
 
 /* ---- the twin ------------------------------------------------------------------------------------------------- */
 
@@ -54,6 +51,23 @@ reap_helper(struct capture *capture, long inside, struct err *err)
     return err_step(err, RAMET_STEP_FROZEN_TWIN, "the helper is not reaped: %s", strerror(errno));
   }
   return 0;
+}
+
+static uint64_t
+size_of(int pid)
+{
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/statm", pid);
+  cleanup_free char *text = procfs_read(path, NULL);
+  return text ? strtoull(text, NULL, 10) : 0;
+}
+
+/* A fork is smaller by the areas that are kept from forks. */
+bool
+capture_twin_is_whole(const struct capture *capture)
+{
+  return size_of(capture->pid) == size_of(capture->twin);
 }
 
 /* The parked twin has the same memory unless the guest has called exec since. Core traces it, so core forks it. */
@@ -98,8 +112,11 @@ capture_twin(struct capture *capture, struct err *err)
   struct err second;
   long inside = 0, twin_inside;
 
-  if (ask_for_parked(capture))
-    return 0;
+  if (ask_for_parked(capture)) {
+    if (capture_twin_is_whole(capture))
+      return 0;
+    capture->parked = false;
+  }
   if (fault_here(RAMET_STEP_FROZEN_TWIN, err) < 0)
     return -1;
   if (trace_clone(&capture->threads[0], capture->syscall_address, CLONE_VM | CLONE_FILES | CLONE_FS,
@@ -128,8 +145,8 @@ capture_drop_twin(struct capture *capture)
 
 static uint8_t *bounce;
 
-static int
-setup_bounce(struct err *err)
+int
+capture_setup_pages(struct err *err)
 {
   if (!bounce)
     bounce = mmap(NULL, BOUNCE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -165,26 +182,50 @@ copy_run(struct capture *capture, int memory, uint64_t start, uint64_t end, stru
   return 0;
 }
 
+/* In the pause runs are kept aside: their mapping's record is written later. */
 static int
-put_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
+put_record(struct capture *capture, const struct image_run *run, struct err *err)
+{
+  if (!capture->keeping) {
+    put_bytes(&capture->description, IMAGE_TAG_RUN, run, sizeof *run);
+    return 0;
+  }
+  struct image_run *grown = realloc(capture->kept, (capture->kept_count + 1) * sizeof *grown);
+  if (!grown)
+    return err_code(err, "internal", "no memory for pages that are kept");
+  capture->kept = grown;
+  grown[capture->kept_count++] = *run;
+  return 0;
+}
+
+int
+capture_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
 {
   struct image_run run = {.address = start, .length = end - start, .offset = capture->pages_end};
 
   if (copy_run(capture, memory, start, end, err) < 0)
     return -1;
   capture->memory_bytes += end - start;
-  put_bytes(&capture->description, IMAGE_TAG_RUN, &run, sizeof run);
-  return 0;
+  return put_record(capture, &run, err);
+}
+
+static int
+put_region(struct capture *capture, int memory, uint64_t start, uint64_t end, uint64_t categories, struct err *err)
+{
+  struct image_run guard = {.address = start, .length = end - start, .offset = IMAGE_GUARD};
+
+  return categories & PAGE_IS_GUARD ? put_record(capture, &guard, err)
+                                    : capture_run(capture, memory, start, end, err);
 }
 
 int
-capture_content(struct capture *capture, int fd, uint64_t length, uint64_t *offset, struct err *err)
+capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length, uint64_t *offset, struct err *err)
 {
-  if (setup_bounce(err) < 0)
+  if (capture_setup_pages(err) < 0)
     return -1;
   *offset = capture->pages_end;
   for (uint64_t at = 0; at < length;) {
-    ssize_t got = pread(fd, bounce, length - at < BOUNCE ? length - at : BOUNCE, (off_t)at);
+    ssize_t got = pread(fd, bounce, length - at < BOUNCE ? length - at : BOUNCE, (off_t)(from + at));
     if (got <= 0)
       return err_step(err, RAMET_STEP_PAGES, "read a file's content: %s", got ? strerror(errno) : "it is shorter");
     if (write_pages(capture, (size_t)got, err) < 0)
@@ -195,89 +236,34 @@ capture_content(struct capture *capture, int fd, uint64_t length, uint64_t *offs
   return 0;
 }
 
-/* ---- mappings ------------------------------------------------------------------------------------------------- */
+/* ---- written pages ---------------------------------------------------------------------------------------------------- */
 
-static bool
-ends_with(const char *text, const char *end)
+int
+capture_scan_open(struct scan *scan, int pid, uint64_t start, uint64_t end, struct err *err)
 {
-  size_t a = strlen(text), b = strlen(end);
+  char path[48];
 
-  return a >= b && strcmp(text + a - b, end) == 0;
-}
-
-static uint32_t
-backing_of(const struct procmap *map)
-{
-  bool has_name = map->name[0] == '/';
-  bool nameless = ends_with(map->name, " (deleted)");
-
-  if (strncmp(map->name, "[vvar", 5) == 0 || strcmp(map->name, "[vdso]") == 0)
-    return IMAGE_SPECIAL;
-  if (map->shared)
-    return has_name && !nameless ? IMAGE_SHARED_FILE : IMAGE_SHARED;
-  return has_name && map->inode && !nameless ? IMAGE_FILE : IMAGE_ANONYMOUS;
-}
-
-/* Private pages of a file that has no name any more: no layer holds them, so all are kept. */
-static bool
-wants_all_pages(const struct procmap *map)
-{
-  return !map->shared && map->inode && ends_with(map->name, " (deleted)") && (map->protection & PROT_READ);
-}
-
-static const struct {
-  const char *text;
-  uint32_t flag;
-} vm_flags[] = {
-    {"gd", IMAGE_GROWS_DOWN}, {"dc", IMAGE_DONTFORK},  {"wf", IMAGE_WIPEONFORK},
-    {"dd", IMAGE_DONTDUMP},   {"lo", IMAGE_LOCKED},    {"hg", IMAGE_HUGE},
-    {"nh", IMAGE_NO_HUGE},    {"mg", IMAGE_MERGEABLE}, {"dp", IMAGE_DROPPABLE},
-};
-
-static uint32_t
-parse_flags(const char *line)
-{
-  uint32_t flags = 0;
-
-  for (size_t i = 0; i < sizeof vm_flags / sizeof vm_flags[0]; i++)
-    for (const char *at = line; *at && *at != '\n'; at += 3)
-      if (at[0] == vm_flags[i].text[0] && at[1] == vm_flags[i].text[1])
-        flags |= vm_flags[i].flag;
-  return flags;
-}
-
-/* VmFlags are in smaps only, which walks the page tables: read from the twin, after the pause. */
-struct flag_reader {
-  char *text, *at;
-};
-
-static uint32_t
-flags_at(struct flag_reader *reader, uint64_t start)
-{
-  while (reader->at && *reader->at) {
-    char *end;
-    uint64_t address = strtoull(reader->at, &end, 16);
-    if (address > start)
-      return IMAGE_DONTFORK; /* the twin does not have it */
-    char *flags = strstr(end, "VmFlags: ");
-    if (!flags)
-      break;
-    char *next = strchr(flags, '\n');
-    reader->at = next ? next + 1 : NULL;
-    if (address == start)
-      return parse_flags(flags + 9);
-  }
+  snprintf(path, sizeof path, "/proc/%d/pagemap", pid);
+  scan->pagemap = open(path, O_RDONLY | O_CLOEXEC);
+  snprintf(path, sizeof path, "/proc/%d/mem", pid);
+  scan->memory = open(path, O_RDONLY | O_CLOEXEC);
+  scan->next = start;
+  scan->end = end;
+  scan->count = scan->at = 0;
+  if (scan->pagemap < 0 || scan->memory < 0)
+    return err_step(err, RAMET_STEP_PAGES, "open %s: %s", path, strerror(errno));
   return 0;
 }
 
-/* ---- pages ---------------------------------------------------------------------------------------------------- */
+void
+capture_scan_close(struct scan *scan)
+{
+  close_fd(&scan->pagemap);
+  close_fd(&scan->memory);
+}
 
-struct scan {
-  int pagemap, memory;
-  struct page_region regions[REGIONS_AT_ONCE];
-  long count, at;
-  uint64_t next;
-};
+/* PAGE_IS_GUARD came with Linux 6.15, guard pages with 6.13. */
+static uint64_t guard_category = PAGE_IS_GUARD;
 
 /* Private pages that were written: not of a file, not the zero page. */
 static int
@@ -286,36 +272,41 @@ scan_more(struct scan *scan, struct err *err)
   struct pm_scan_arg arg = {
       .size = sizeof arg,
       .start = scan->next,
-      .end = ADDRESS_END,
+      .end = scan->end,
       .vec = (uint64_t)(uintptr_t)scan->regions,
-      .vec_len = REGIONS_AT_ONCE,
+      .vec_len = SCAN_REGIONS,
       .category_inverted = PAGE_IS_FILE | PAGE_IS_PFNZERO,
       .category_mask = PAGE_IS_FILE | PAGE_IS_PFNZERO,
       .category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-      .return_mask = PAGE_IS_FILE,
+      .return_mask = guard_category,
   };
 
   scan->count = ioctl(scan->pagemap, PAGEMAP_SCAN, &arg);
+  if (scan->count < 0 && errno == EINVAL && guard_category) {
+    guard_category = 0;
+    return scan_more(scan, err);
+  }
   if (scan->count < 0)
     return err_step(err, RAMET_STEP_PAGES, "scan the page tables: %s", strerror(errno));
   scan->at = 0;
-  scan->next = arg.walk_end;
+  /* Not walk_end: the kernel walks in pieces, and after the last one it tells where that began. */
+  scan->next = scan->count < SCAN_REGIONS ? scan->end : scan->regions[scan->count - 1].end;
   return 0;
 }
 
 /* The part of the mapping that the scan found, run by run. */
-static int
-put_written(struct capture *capture, struct scan *scan, const struct procmap *map, struct err *err)
+int
+capture_written(struct capture *capture, struct scan *scan, const struct procmap *map, struct err *err)
 {
   for (;;) {
     if (scan->at == scan->count) {
-      if (scan->next >= ADDRESS_END)
+      if (scan->next >= scan->end)
         return 0;
       if (scan_more(scan, err) < 0)
         return -1;
       continue;
     }
-    struct page_region *region = &scan->regions[scan->at];
+    struct scan_region *region = &scan->regions[scan->at];
     if (region->end <= map->start) {
       scan->at++;
       continue;
@@ -324,148 +315,10 @@ put_written(struct capture *capture, struct scan *scan, const struct procmap *ma
       return 0;
     uint64_t start = region->start > map->start ? region->start : map->start;
     uint64_t end = region->end < map->end ? region->end : map->end;
-    if (put_run(capture, scan->memory, start, end, err) < 0)
+    if (put_region(capture, scan->memory, start, end, region->categories, err) < 0)
       return -1;
     if (region->end > map->end)
       return 0;
     scan->at++;
   }
-}
-
-static bool
-path_ends_with(struct span path, const char *end)
-{
-  size_t length = strlen(end);
-
-  return path.length >= length && memcmp(path.data + path.length - length, end, length) == 0;
-}
-
-/* In a fork, files are mapped from core's own mounts, and /proc names them from the top of those: what of the name is
- * missing in front the parent's image tells. Neighbours of the parent's may have become one mapping. */
-static struct span
-inherited_path(const struct image *parent, const struct procmap *map)
-{
-  const struct process_image *process = parent ? &parent->processes[0] : NULL;
-
-  for (uint32_t i = 0; process && map->inode && i < process->mapping_count; i++) {
-    const struct image_mapping *mapping = &process->mappings[i];
-    if (mapping->start > map->start || mapping->end <= map->start)
-      continue;
-    bool same = (mapping->backing == IMAGE_FILE || mapping->backing == IMAGE_SHARED_FILE) &&
-                map->offset - mapping->offset == map->start - mapping->start &&
-                path_ends_with(process->paths[i], map->name);
-    return same ? process->paths[i] : (struct span){0};
-  }
-  return (struct span){0};
-}
-
-static int
-put_mapping(struct capture *capture, struct scan *scan, struct flag_reader *flags, const struct procmap *map,
-            struct err *err)
-{
-  struct {
-    struct image_mapping mapping;
-    char path[4096];
-  } record = {.mapping = {.start = map->start,
-                          .end = map->end,
-                          .offset = map->offset,
-                          .protection = map->protection,
-                          .backing = backing_of(map),
-                          .flags = flags_at(flags, map->start),
-                          .layer = -1}};
-  struct span path = inherited_path(capture->source->parent, map);
-
-  if (path.length == 0)
-    path = (struct span){(const uint8_t *)map->name, (uint32_t)strlen(map->name)};
-  size_t length = path.length;
-  if (length >= sizeof record.path)
-    return capture_refuse(capture, err, "maps a file whose path is too long");
-  memcpy(record.path, path.data, length);
-  if (wants_all_pages(map))
-    record.mapping.backing = IMAGE_ANONYMOUS;
-  put_bytes(&capture->description, IMAGE_TAG_MAPPING, &record, sizeof record.mapping + length);
-  if (!scan || record.mapping.backing == IMAGE_SPECIAL || record.mapping.backing == IMAGE_SHARED_FILE)
-    return 0;
-  if (wants_all_pages(map))
-    return put_run(capture, scan->memory, map->start, map->end, err);
-  if (map->shared)
-    return 0; /* kept by capture_shared(), in the pause */
-  return put_written(capture, scan, map, err);
-}
-
-static bool
-is_guests(const struct capture *capture, const struct procmap *map)
-{
-  return strcmp(map->name, "[vsyscall]") != 0 &&
-         (map->start >= capture->source->region_end || map->end <= capture->source->region_start);
-}
-
-/* The copy of a parked twin has the pages: the image says only what is mapped where. */
-static int
-put_layout(struct capture *capture, struct err *err)
-{
-  struct flag_reader no_flags = {NULL, NULL};
-
-  for (uint32_t i = 0; i < capture->maps.count; i++)
-    if (is_guests(capture, &capture->maps.items[i]) &&
-        put_mapping(capture, NULL, &no_flags, &capture->maps.items[i], err) < 0)
-      return -1;
-  return 0;
-}
-
-int
-capture_pages(struct capture *capture, struct err *err)
-{
-  char path[48];
-  struct scan scan = {.pagemap = -1, .memory = -1, .next = IMAGE_PAGE};
-
-  if (fault_here(RAMET_STEP_PAGES, err) < 0 || setup_bounce(err) < 0)
-    return -1;
-  if (capture->parked)
-    return put_layout(capture, err);
-  snprintf(path, sizeof path, "/proc/%d/pagemap", capture->twin);
-  cleanup_fd int pagemap = open(path, O_RDONLY | O_CLOEXEC);
-  snprintf(path, sizeof path, "/proc/%d/mem", capture->twin);
-  cleanup_fd int memory = open(path, O_RDONLY | O_CLOEXEC);
-  snprintf(path, sizeof path, "/proc/%d/smaps", capture->twin);
-  cleanup_free char *smaps = procfs_read(path, NULL);
-  if (pagemap < 0 || memory < 0 || !smaps)
-    return err_step(err, RAMET_STEP_PAGES, "open %s: %s", path, strerror(errno));
-  scan.pagemap = pagemap;
-  scan.memory = memory;
-  struct flag_reader flags = {smaps, smaps};
-  for (uint32_t i = 0; i < capture->maps.count; i++) {
-    const struct procmap *map = &capture->maps.items[i];
-    if (!is_guests(capture, map))
-      continue;
-    if (put_mapping(capture, &scan, &flags, map, err) < 0)
-      return -1;
-  }
-  return 0;
-}
-
-/* ---- what the twin does not keep ------------------------------------------------------------------------------- */
-
-static uint64_t
-size_of(int pid)
-{
-  char path[48];
-
-  snprintf(path, sizeof path, "/proc/%d/statm", pid);
-  cleanup_free char *text = procfs_read(path, NULL);
-  return text ? strtoull(text, NULL, 10) : 0;
-}
-
-/* In the pause: memory that is shared goes on changing, and MADV_DONTFORK areas are not in the twin at all. */
-int
-capture_unforked(struct capture *capture, struct err *err)
-{
-  for (uint32_t i = 0; i < capture->maps.count; i++) {
-    const struct procmap *map = &capture->maps.items[i];
-    if (backing_of(map) == IMAGE_SHARED)
-      return capture_refuse(capture, err, "shares memory (%s)", map->name);
-  }
-  if (size_of(capture->pid) != size_of(capture->twin))
-    return capture_refuse(capture, err, "has memory that it keeps from forks (MADV_DONTFORK)");
-  return 0;
 }

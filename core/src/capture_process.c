@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ int
 capture_ask(struct capture *capture, struct tracee *thread, long number, const uint64_t args[6], int out_argument,
             void *out, size_t length, struct err *err)
 {
-  uint8_t saved[256];
+  uint8_t saved[IMAGE_PAGE];
   uint64_t with[6], scratch = thread->registers.rsp & ~(uint64_t)(IMAGE_PAGE - 1);
   long result;
 
@@ -371,6 +372,21 @@ refuse_timers(struct capture *capture, struct err *err)
   return 0;
 }
 
+/* A child could not go where there is nothing. */
+static int
+refuse_gone_directory(struct capture *capture, struct err *err)
+{
+  char path[48], target[4096];
+  struct stat st;
+
+  snprintf(path, sizeof path, "/proc/%d/cwd", capture->pid);
+  ssize_t length = readlink(path, target, sizeof target - 1);
+  if (length > 10 && memcmp(target + length - 10, " (deleted)", 10) == 0 && stat(path, &st) == 0 &&
+      st.st_nlink == 0)
+    return capture_refuse(capture, err, "its working directory was removed");
+  return 0;
+}
+
 int
 capture_process(struct capture *capture, struct err *err)
 {
@@ -386,9 +402,9 @@ capture_process(struct capture *capture, struct err *err)
   process.pid = tid_inside(capture->pid, name);
   read_layout(stat, &process);
   read_status(capture, &process);
-  if (refuse_timers(capture, err) < 0 || read_rlimits(capture->pid, &process, err) < 0 ||
-      ask_brk(capture, &process, err) < 0 || ask_itimers(capture, &process, err) < 0 ||
-      ask_features(capture, &process, err) < 0 ||
+  if (refuse_timers(capture, err) < 0 || refuse_gone_directory(capture, err) < 0 ||
+      read_rlimits(capture->pid, &process, err) < 0 || ask_brk(capture, &process, err) < 0 ||
+      ask_itimers(capture, &process, err) < 0 || ask_features(capture, &process, err) < 0 ||
       put_link(capture, "exe", 0, process.exe, sizeof process.exe, err) < 0)
     return -1;
   put_bytes(&capture->description, IMAGE_TAG_PROCESS, &process, sizeof process);

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 
 #include "../pie/args.h"
@@ -89,16 +90,57 @@ make_reopened(struct maker *m, const struct image_description *d, struct span pa
 }
 
 static int
-make_unlinked(struct maker *m, const struct image_description *d)
+copy_extents(struct maker *m, uint32_t i, int to)
 {
-  char path[32];
-  cleanup_fd int fd = d->value[0] ? memfd_create("ramet", MFD_CLOEXEC | MFD_ALLOW_SEALING)
-                                  : open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  static uint8_t chunk[65536];
 
-  if (fd < 0)
+  if (ftruncate(to, (off_t)m->image->descriptions[i].value[2]) < 0)
+    return failed(m, "size of a file without a name");
+  for (uint32_t e = m->image->first_extent[i]; e < m->image->first_extent[i + 1]; e++) {
+    const struct image_extent *extent = &m->image->extents[e];
+    for (uint64_t at = 0; at < extent->length;) {
+      uint64_t left = extent->length - at;
+      ssize_t got =
+          pread(m->pages, chunk, left < sizeof chunk ? left : sizeof chunk, (off_t)(extent->page_offset + at));
+      if (got <= 0 || pwrite(to, chunk, (size_t)got, (off_t)(extent->offset + at)) != got)
+        return failed(m, "write a file's content");
+      at += (uint64_t)got;
+    }
+  }
+  return 0;
+}
+
+/* "/memfd:NAME (deleted)"; shared memory had none. */
+static int
+make_memory_file(struct span link)
+{
+  static const char front[] = "/memfd:", back[] = " (deleted)";
+  char name[250] = "";
+  size_t around = sizeof front - 1 + sizeof back - 1;
+
+  if (link.length > around && link.length - around < sizeof name) {
+    memcpy(name, link.data + sizeof front - 1, link.length - around);
+    name[link.length - around] = 0;
+  }
+  return memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+static int
+make_unlinked(struct maker *m, uint32_t i)
+{
+  const struct image_description *d = &m->image->descriptions[i];
+  char path[32];
+  cleanup_fd int fd =
+      d->value[0] ? make_memory_file(m->image->contents[i]) : open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+  if (fd < 0 || (d->value[3] && fchmod(fd, (mode_t)d->value[3]) < 0))
     return failed(m, "a file without a name");
-  if (copy_content(m, d, fd) < 0)
+  if (copy_extents(m, i, fd) < 0)
     return -1;
+  if (d->value[1] && fcntl(fd, F_ADD_SEALS, (int)d->value[1]) < 0)
+    return failed(m, "seals of a memory file");
+  if ((d->flags & (O_ACCMODE | O_APPEND)) == O_RDWR && d->offset == 0)
+    return steal_fd(&fd);
   /* The status flags of old: access mode and O_APPEND can only be given by opening. */
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   int again = open(path, (int)(d->flags & ~(uint32_t)(O_CREAT | O_EXCL | O_TRUNC | O_TMPFILE)) | O_CLOEXEC);
@@ -132,6 +174,18 @@ make_pipe(struct maker *m, const struct image_description *d)
   else
     close(theirs);
   return mine;
+}
+
+/* eventfd(2) takes 32 bits of the 64 that a counter has. */
+static int
+make_eventfd(struct maker *m, const struct image_description *d)
+{
+  int flags = EFD_CLOEXEC | (d->flags & O_NONBLOCK ? EFD_NONBLOCK : 0) | (d->value[1] ? EFD_SEMAPHORE : 0);
+  cleanup_fd int fd = eventfd(0, flags);
+
+  if (fd < 0 || (d->value[0] && write(fd, &d->value[0], sizeof d->value[0]) != sizeof d->value[0]))
+    return failed(m, "an event counter");
+  return steal_fd(&fd);
 }
 
 static struct timespec
@@ -228,15 +282,12 @@ make(struct maker *m, uint32_t i)
   case IMAGE_REOPEN:
     return make_reopened(m, d, content);
   case IMAGE_UNLINKED:
-    return make_unlinked(m, d);
+    return make_unlinked(m, i);
   case IMAGE_PIPE_READ:
   case IMAGE_PIPE_WRITE:
     return make_pipe(m, d);
-  case IMAGE_EVENTFD: {
-    int fd = eventfd((unsigned)d->value[0],
-                     EFD_CLOEXEC | (d->flags & O_NONBLOCK ? EFD_NONBLOCK : 0) | (d->value[1] ? EFD_SEMAPHORE : 0));
-    return fd < 0 ? failed(m, "an event counter") : fd;
-  }
+  case IMAGE_EVENTFD:
+    return make_eventfd(m, d);
   case IMAGE_TIMERFD:
     return make_timerfd(m, d);
   case IMAGE_SIGNALFD:

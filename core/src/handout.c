@@ -108,6 +108,8 @@ find_origin(struct sandbox *sandbox, const struct plan *plan, struct root **root
   return 0;
 }
 
+/* The stem copies the memory on another processor while the mounts are made here. A child whose init never gets the
+ * plan loses its socket to it, and ends. */
 static int
 send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, struct root *root,
            struct root_mounts *mounts, struct err *err)
@@ -115,10 +117,12 @@ send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan
   struct fork_ends ends = {-1, -1, -1, -1};
   int result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
 
-  if (result == 0)
-    result = send_plan(sandbox, frame, root, plan, mounts, &ends, err);
   if (result == 0 && plan->snapshot)
     result = order_child(sandbox, plan, &ends, err);
+  if (result == 0)
+    result = root_hand_out(root, plan, mounts, err);
+  if (result == 0)
+    result = send_plan(sandbox, frame, root, plan, mounts, &ends, err);
   close_fd(&ends.status);
   close_fd(&ends.descriptors);
   close_fd(&ends.nursery);
@@ -135,9 +139,7 @@ hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, 
   if (find_origin(sandbox, plan, &root, err) < 0)
     return -1;
   fault_arm(plan->fault);
-  int result = root_hand_out(root, plan, &mounts, err);
-  if (result == 0)
-    result = send_parts(sandbox, frame, plan, root, &mounts, err);
+  int result = send_parts(sandbox, frame, plan, root, &mounts, err);
   fault_arm(RAMET_STEP_NONE);
   if (result == 0 && !sandbox->is_run) {
     sandbox->root = root_hold(root);

@@ -113,6 +113,8 @@ decode_mapping(struct decoder *decoder, struct span value)
     if (path->length < 2 || path->data[0] != '/' || !span_is_text(*path) || path->length > 4095)
       return malformed(decoder, "a mapped file has no path");
   }
+  if ((mapping->backing == IMAGE_SHARED) != (mapping->description != 0))
+    return malformed(decoder, "shared memory without an object");
   *first = p->run_count;
   p->mapping_count++;
   return 0;
@@ -132,8 +134,9 @@ decode_run(struct decoder *decoder, struct span value)
   uint64_t after =
       p->run_count > p->first_run[p->mapping_count - 1] ? run[-1].address + run[-1].length : mapping->start;
   if (run->address < after || run->length == 0 || run->length > mapping->end - run->address ||
-      run->address > mapping->end || (run->address | run->length | run->offset) % IMAGE_PAGE ||
-      !within_pages(decoder, run->offset, run->length))
+      run->address > mapping->end || (run->address | run->length) % IMAGE_PAGE ||
+      (run->offset != IMAGE_GUARD &&
+       (run->offset % IMAGE_PAGE || !within_pages(decoder, run->offset, run->length))))
     return malformed(decoder, "pages lie outside their mapping or the page file");
   p->run_count++;
   return 0;
@@ -160,9 +163,10 @@ decode_description(struct decoder *decoder, struct span value)
   uint32_t n = image->description_count;
   struct image_description *d = more(decoder, &image->descriptions, n, sizeof *d, IMAGE_DESCRIPTORS_MAX);
   struct span *content = more(decoder, &image->contents, n, sizeof *content, IMAGE_DESCRIPTORS_MAX);
-  uint32_t *first = more(decoder, &image->first_epoll, n, sizeof *first, IMAGE_DESCRIPTORS_MAX);
+  uint32_t *first_epoll = more(decoder, &image->first_epoll, n, sizeof *first_epoll, IMAGE_DESCRIPTORS_MAX);
+  uint32_t *first_extent = more(decoder, &image->first_extent, n, sizeof *first_extent, IMAGE_DESCRIPTORS_MAX);
 
-  if (!d || !content || !first || fixed(decoder, value, d, sizeof *d, content) < 0)
+  if (!d || !content || !first_epoll || !first_extent || fixed(decoder, value, d, sizeof *d, content) < 0)
     return -1;
   if (d->kind < IMAGE_STREAM || d->kind > IMAGE_UNIX_UNBOUND || d->peer > IMAGE_DESCRIPTORS_MAX ||
       content->length > 4095 || !within_pages(decoder, d->content_offset, d->content_length))
@@ -171,8 +175,29 @@ decode_description(struct decoder *decoder, struct span value)
     return malformed(decoder, "an open file has no path");
   if (d->kind == IMAGE_STREAM && d->value[0] > 2)
     return malformed(decoder, "a stream has no such number");
-  *first = image->epoll_count;
+  *first_epoll = image->epoll_count;
+  *first_extent = image->extent_count;
   image->description_count++;
+  return 0;
+}
+
+static int
+decode_extent(struct decoder *decoder, struct span value)
+{
+  struct image *image = decoder->image;
+  struct image_extent *extent = more(decoder, &image->extents, image->extent_count, sizeof *extent, IMAGE_RUNS_MAX);
+
+  if (!extent || fixed(decoder, value, extent, sizeof *extent, NULL) < 0)
+    return -1;
+  uint32_t last = image->description_count - 1;
+  if (image->description_count == 0 || image->descriptions[last].kind != IMAGE_UNLINKED)
+    return malformed(decoder, "bytes of no file");
+  uint64_t after = image->extent_count > image->first_extent[last] ? extent[-1].offset + extent[-1].length : 0;
+  if (extent->offset < after || extent->length == 0 || extent->length > image->descriptions[last].value[2] ||
+      extent->offset > image->descriptions[last].value[2] - extent->length ||
+      !within_pages(decoder, extent->page_offset, extent->length))
+    return malformed(decoder, "bytes lie outside their file or the page file");
+  image->extent_count++;
   return 0;
 }
 
@@ -265,20 +290,35 @@ decode_record(struct decoder *decoder, uint16_t tag, struct span value)
     return decode_description(decoder, value);
   case IMAGE_TAG_EPOLL:
     return decode_epoll(decoder, value);
+  case IMAGE_TAG_EXTENT:
+    return decode_extent(decoder, value);
   default:
     return malformed(decoder, "a record of no known kind");
   }
 }
 
+static const struct image_description *
+find_description(const struct image *image, uint32_t id)
+{
+  for (uint32_t i = 0; i < image->description_count; i++)
+    if (image->descriptions[i].id == id)
+      return &image->descriptions[i];
+  return NULL;
+}
+
 static int
 check_descriptors(struct decoder *decoder, struct process_image *p)
 {
-  for (uint32_t i = 0; i < p->fd_count; i++) {
-    bool found = false;
-    for (uint32_t j = 0; j < decoder->image->description_count && !found; j++)
-      found = decoder->image->descriptions[j].id == p->fds[i].description;
-    if (!found)
+  for (uint32_t i = 0; i < p->fd_count; i++)
+    if (!find_description(decoder->image, p->fds[i].description))
       return malformed(decoder, "a descriptor of no open file");
+  for (uint32_t i = 0; i < p->mapping_count; i++) {
+    const struct image_mapping *mapping = &p->mappings[i];
+    if (mapping->backing != IMAGE_SHARED)
+      continue;
+    const struct image_description *object = find_description(decoder->image, mapping->description - 1);
+    if (!object || object->kind != IMAGE_UNLINKED)
+      return malformed(decoder, "shared memory of no object");
   }
   return 0;
 }
@@ -306,6 +346,10 @@ check_whole(struct decoder *decoder)
   if (!end)
     return -1;
   *end = image->epoll_count;
+  end = more(decoder, &image->first_extent, image->description_count, sizeof *end, IMAGE_DESCRIPTORS_MAX + 1);
+  if (!end)
+    return -1;
+  *end = image->extent_count;
   return 0;
 }
 
@@ -348,5 +392,7 @@ image_free(struct image *image)
   free(image->contents);
   free(image->epolls);
   free(image->first_epoll);
+  free(image->extents);
+  free(image->first_extent);
   memset(image, 0, sizeof *image);
 }

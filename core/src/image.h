@@ -30,6 +30,7 @@ enum image_tag {
   IMAGE_TAG_PENDING = 11,
   IMAGE_TAG_DESCRIPTION = 12, /* an open file, shared by its descriptors; + path or content */
   IMAGE_TAG_EPOLL = 13,     /* an item of the description before it */
+  IMAGE_TAG_EXTENT = 14,    /* bytes of the description before it; what is between them is zero */
 };
 
 struct image_header {
@@ -76,9 +77,9 @@ struct image_signal {
 enum image_backing {
   IMAGE_ANONYMOUS = 0, /* private: pages of the image over zero */
   IMAGE_FILE = 1,      /* private or read-only: a file of a layer below pages of the image */
-  IMAGE_SHARED = 2,    /* shared anonymous memory of one process: made anew in each child */
-  IMAGE_SHARED_FILE = 3, /* a file of the child's own root, mapped shared */
-  IMAGE_SPECIAL = 4,   /* vdso and vvar: moved, not copied */
+  IMAGE_SHARED = 2, /* shared memory without a name: a description, made anew for each child and mapped by it */
+  IMAGE_SHARED_FILE = 3, /* a file of the child's own root, mapped by the child */
+  IMAGE_SPECIAL = 4, /* vdso and vvar: moved, not copied */
 };
 
 enum image_mapping_flag {
@@ -91,22 +92,27 @@ enum image_mapping_flag {
   IMAGE_NO_HUGE = 64,
   IMAGE_MERGEABLE = 128,
   IMAGE_DROPPABLE = 256,
+  IMAGE_MAY_WRITE = 512, /* shared: of a file that was opened for writing */
 };
 
 struct image_mapping {
   uint64_t start, end, offset;
   uint32_t protection, backing, flags;
-  int32_t layer; /* IMAGE_FILE: index of a bind, or -1: the overlay's layers */
+  uint32_t description; /* IMAGE_SHARED: its id + 1; else 0 */
 };
 
+#define IMAGE_GUARD UINT64_MAX
+/* Descriptions of shared memory without a descriptor have numbers from here on. */
+#define IMAGE_OBJECT_IDS 65536
+
 struct image_run {
-  uint64_t address, length, offset; /* offset in the page file */
+  uint64_t address, length, offset; /* offset in the page file, or IMAGE_GUARD: guard pages (MADV_GUARD_INSTALL) */
 };
 
 enum image_description_kind {
-  IMAGE_STREAM = 1,    /* one of the command's own streams: the child gets its own */
-  IMAGE_REOPEN = 2,    /* a path of the root: file, directory, fifo, device */
-  IMAGE_UNLINKED = 3,  /* a regular file or memfd without a name: content kept */
+  IMAGE_STREAM = 1, /* one of the command's own streams: the child gets its own */
+  IMAGE_REOPEN = 2, /* a path of the root: file, directory, fifo, device */
+  IMAGE_UNLINKED = 3, /* a regular file or memfd without a name, or shared memory: extents kept */
   IMAGE_PIPE_READ = 4, /* both ends here; content kept with this one */
   IMAGE_PIPE_WRITE = 5,
   IMAGE_EVENTFD = 6,
@@ -122,11 +128,11 @@ enum image_description_kind {
 
 struct image_description {
   uint32_t id, kind;
-  uint32_t flags;     /* open(2) status flags */
-  uint32_t peer;      /* pipes, socket pairs: id of the other end + 1 */
-  uint64_t offset;    /* files */
-  uint64_t value[4];  /* eventfd count; timerfd; signal mask; listen backlog, family, type */
-  uint64_t content_length;
+  uint32_t flags; /* open(2) status flags */
+  uint32_t peer; /* pipes, socket pairs: id of the other end + 1 */
+  uint64_t offset; /* files */
+  uint64_t value[4]; /* eventfd count; timerfd; signal mask; listen backlog, family, type; memfd?, seals, size */
+  uint64_t content_length; /* pipes and sockets: unread bytes */
   uint64_t content_offset; /* in the page file */
 };
 
@@ -148,6 +154,10 @@ struct image_epoll {
   uint64_t data;
 };
 
+struct image_extent {
+  uint64_t offset, length, page_offset;
+};
+
 /* ---- decoded -------------------------------------------------------------------------------------------------- */
 
 struct process_image {
@@ -156,9 +166,9 @@ struct process_image {
   const uint8_t **xstates;
   struct image_signal *signals;
   struct image_mapping *mappings;
-  struct span *paths;      /* of the mappings */
+  struct span *paths; /* of the mappings */
   struct image_run *runs;
-  uint32_t *first_run;     /* of each mapping; one more than there are mappings */
+  uint32_t *first_run; /* of each mapping; one more than there are mappings */
   struct image_fd *fds;
   struct image_pending *pending;
   struct span auxv, cwd;
@@ -172,8 +182,10 @@ struct image {
   struct span *contents;
   uint32_t process_count, description_count;
   struct image_epoll *epolls;
-  uint32_t *first_epoll; /* of each description */
-  uint32_t epoll_count;
+  uint32_t *first_epoll; /* of each description; one more than there are descriptions */
+  struct image_extent *extents;
+  uint32_t *first_extent;
+  uint32_t epoll_count, extent_count;
 };
 
 /* The decoded image points into `description`, which must live as long. */

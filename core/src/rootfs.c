@@ -405,6 +405,16 @@ add_base_layers(struct root *root, const struct root *base, struct err *err)
   return 0;
 }
 
+static bool
+is_empty(int dir)
+{
+  char names[512];
+
+  /* "." and ".." fit, and a tmpfs gives them first. */
+  long got = syscall(SYS_getdents64, dir, names, sizeof names);
+  return got == 48 && syscall(SYS_getdents64, dir, names, sizeof names) == 0;
+}
+
 struct root *
 root_derive(struct root *base, int upper, struct err *err)
 {
@@ -416,6 +426,9 @@ root_derive(struct root *base, int upper, struct err *err)
   root->shm = openat(copy, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   root->base = root_hold(base);
   int result = root->shm < 0 ? err_step(err, RAMET_STEP_ROOT_LAYER, "open shm: %s", strerror(errno)) : 0;
+  /* Nothing to copy for each child, and their mounts can be made ahead. */
+  if (result == 0 && is_empty(root->shm))
+    close_fd(&root->shm);
   if (result == 0)
     result = keep_layer(root, steal_fd(&copy), RAMET_STEP_ROOT_LAYER, err);
   if (result == 0) {

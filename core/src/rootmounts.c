@@ -191,7 +191,7 @@ int
 root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mounts, struct err *err)
 {
   /* A snapshot's root holds files for /dev/shm, which are copied for each sandbox. A fault wants every step. */
-  if (root->base || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
+  if (root->shm >= 0 || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
     return make_mounts(root, plan->disk_bytes, plan->disk_inodes, mounts, err);
   hot = root;
   if (root->stock_count == 0)

@@ -44,15 +44,24 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
 {
   struct attr_walk walk = {frame->payload};
   struct span value;
+  uint32_t by_twin = 0;
   uint16_t tag;
 
   while (attr_next(&walk, &tag, &value, err) > 0) {
+    if (tag == RAMET_TAG_BY_TWIN && span_u32(value, &by_twin) < 0)
+      return err_code(err, "internal", "the tracer's answer is malformed");
     uint64_t *out = tag == RAMET_TAG_PAUSE_NS       ? &s->pause_ns
                     : tag == RAMET_TAG_MEMORY_BYTES ? &s->memory_bytes
                     : tag == RAMET_TAG_FILE_BYTES   ? &s->file_bytes
                                                     : NULL;
     if (out && span_u64(value, out) < 0)
       return err_code(err, "internal", "the tracer's answer is malformed");
+  }
+  /* The tracer found the copy to be less than the source. */
+  if (s->by_twin && !by_twin) {
+    s->by_twin = false;
+    twin_kill(s->copy);
+    s->copy = 0;
   }
   s->description = frame_steal_fd(frame, 0);
   s->pages = frame_steal_fd(frame, 1);

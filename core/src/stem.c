@@ -22,6 +22,9 @@
 #define PARKING_BYTES (1u << 20)
 #define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP)
 #define HUGE_PAGE ((uint64_t)2 << 20)
+#ifndef MAP_DROPPABLE
+#define MAP_DROPPABLE 0x08 /* Linux 6.11 */
+#endif
 
 /* glibc registers a restartable-sequence area for the thread core runs in; musl does not. */
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
@@ -35,6 +38,29 @@ struct builder {
   uint8_t *at, *end; /* free part of the tables */
   struct err *err;
 };
+
+/* Flags of a mapping that one call each gives back. */
+static const struct {
+  uint32_t flag;
+  int32_t advice;
+} advice_of[] = {
+    {IMAGE_HUGE, MADV_HUGEPAGE},         {IMAGE_NO_HUGE, MADV_NOHUGEPAGE}, {IMAGE_MERGEABLE, MADV_MERGEABLE},
+    {IMAGE_WIPEONFORK, MADV_WIPEONFORK}, {IMAGE_DONTDUMP, MADV_DONTDUMP},
+};
+/* Of children: a stem that had the one would lose the area at its forks, the other ends there. */
+static const struct {
+  uint32_t flag;
+  int32_t advice;
+} late_advice_of[] = {{IMAGE_DONTFORK, MADV_DONTFORK}, {IMAGE_LOCKED, PIE_LOCK}};
+
+#define ADVICES (1 + sizeof advice_of / sizeof advice_of[0])
+#define LATE_ADVICES (sizeof late_advice_of / sizeof late_advice_of[0])
+
+static bool
+is_late(const struct image_mapping *mapping)
+{
+  return mapping->backing == IMAGE_SHARED || mapping->backing == IMAGE_SHARED_FILE;
+}
 
 static uint64_t
 page_up(uint64_t length)
@@ -63,11 +89,17 @@ stacks_length(const struct process_image *process)
 static uint64_t
 tables_length(const struct process_image *p, const struct image *image, struct span filter)
 {
-  return page_up(p->mapping_count * (sizeof(struct pie_map) + sizeof(struct pie_protect)) +
+  uint64_t paths = 0;
+
+  for (uint32_t i = 0; i < p->mapping_count; i++)
+    paths += is_late(&p->mappings[i]) ? p->paths[i].length + 16 : 0;
+  return page_up(p->mapping_count *
+                     (sizeof(struct pie_map) + (ADVICES + LATE_ADVICES) * sizeof(struct pie_protect) +
+                      sizeof(struct pie_late)) +
                  p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
-                 p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) * 4 +
-                 p->pending_count * sizeof(struct pie_pending) + p->cwd.length + p->auxv.length + filter.length +
-                 4096);
+                 p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) +
+                 p->pending_count * sizeof(struct pie_pending) + paths + p->cwd.length + p->auxv.length +
+                 filter.length + 4096);
 }
 
 /* ---- the region ----------------------------------------------------------------------------------------------- */
@@ -151,21 +183,23 @@ open_backing(struct builder *b, struct span path, struct opened *last)
 }
 
 static void
-add_protect(struct builder *b, const struct image_mapping *mapping, bool filled)
+add_protect(uint64_t table, uint32_t *count, const struct image_mapping *mapping, int32_t advice)
 {
-  int32_t advice = mapping->flags & IMAGE_HUGE      ? MADV_HUGEPAGE
-                   : mapping->flags & IMAGE_NO_HUGE ? MADV_NOHUGEPAGE
-                                                    : -1;
+  struct pie_protect *protects = (struct pie_protect *)(uintptr_t)table;
 
-  if (mapping->flags & IMAGE_WIPEONFORK)
-    advice = MADV_WIPEONFORK;
-  if (advice < 0 && !filled)
-    return;
-  struct pie_protect *protects = (struct pie_protect *)(uintptr_t)b->args->protects;
-  protects[b->args->protect_count++] = (struct pie_protect){.start = mapping->start,
-                                                            .length = mapping->end - mapping->start,
-                                                            .protection = mapping->protection,
-                                                            .advice = advice};
+  protects[(*count)++] = (struct pie_protect){.start = mapping->start,
+                                              .length = mapping->end - mapping->start,
+                                              .protection = mapping->protection,
+                                              .advice = advice};
+}
+
+/* Droppable memory has the others of its flags by itself. */
+static void
+add_advice(struct builder *b, const struct image_mapping *mapping)
+{
+  for (size_t i = 0; i < sizeof advice_of / sizeof advice_of[0]; i++)
+    if (mapping->flags & advice_of[i].flag && !(mapping->flags & IMAGE_DROPPABLE))
+      add_protect(b->args->protects, &b->args->protect_count, mapping, advice_of[i].advice);
 }
 
 static int
@@ -180,24 +214,26 @@ add_mapping(struct builder *b, uint32_t i, struct opened *last)
                         .fd = -1};
   bool writable = (mapping->protection & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE);
 
-  if (mapping->backing == IMAGE_SPECIAL)
+  if (mapping->backing == IMAGE_SPECIAL || is_late(mapping))
     return 0;
   if (mapping->backing == IMAGE_ANONYMOUS) {
     map.flags |= MAP_ANONYMOUS | (mapping->flags & IMAGE_GROWS_DOWN ? MAP_GROWSDOWN : 0);
+    if (mapping->flags & IMAGE_DROPPABLE)
+      map.flags = (map.flags & ~(uint32_t)MAP_PRIVATE) | MAP_DROPPABLE;
     map.huge = b->plan->huge && map.length >= HUGE_PAGE && runs;
   } else {
     map.fd = open_backing(b, b->process->paths[i], last);
     if (map.fd < 0)
       return -1;
     map.offset = mapping->offset;
-    if (mapping->backing == IMAGE_SHARED_FILE)
-      map.flags = MAP_FIXED | MAP_NORESERVE | MAP_SHARED;
   }
   if (runs)
     map.protection |= PROT_READ | PROT_WRITE;
   struct pie_map *maps = (struct pie_map *)(uintptr_t)b->args->maps;
   maps[b->args->map_count++] = map;
-  add_protect(b, mapping, runs && !writable);
+  if (runs && !writable)
+    add_protect(b->args->protects, &b->args->protect_count, mapping, PIE_PROTECT);
+  add_advice(b, mapping);
   return 0;
 }
 
@@ -208,7 +244,7 @@ build_memory(struct builder *b)
   struct opened last = {.fd = -1};
 
   table(b, p->mapping_count * sizeof(struct pie_map), &b->args->maps);
-  table(b, p->mapping_count * sizeof(struct pie_protect), &b->args->protects);
+  table(b, p->mapping_count * ADVICES * sizeof(struct pie_protect), &b->args->protects);
   for (uint32_t i = 0; i < p->mapping_count; i++)
     if (add_mapping(b, i, &last) < 0)
       return -1;
@@ -359,6 +395,38 @@ build_epolls(struct builder *b)
         }
 }
 
+/* Shared memory, and advice that only a process that runs may have. */
+static void
+build_late(struct builder *b)
+{
+  const struct process_image *p = b->process;
+  struct pie_late *lates = table(b, p->mapping_count * sizeof *lates, &b->args->lates);
+
+  table(b, p->mapping_count * LATE_ADVICES * sizeof(struct pie_protect), &b->args->advices);
+  for (uint32_t i = 0; i < p->mapping_count; i++) {
+    const struct image_mapping *mapping = &p->mappings[i];
+    for (size_t j = 0; j < LATE_ADVICES; j++)
+      if (mapping->flags & late_advice_of[j].flag)
+        add_protect(b->args->advices, &b->args->advice_count, mapping, late_advice_of[j].advice);
+    if (!is_late(mapping))
+      continue;
+    bool writes = mapping->protection & PROT_WRITE || mapping->flags & IMAGE_MAY_WRITE;
+    struct pie_late *late = &lates[b->args->late_count++];
+    *late = (struct pie_late){.start = mapping->start,
+                              .length = mapping->end - mapping->start,
+                              .offset = mapping->offset,
+                              .protection = mapping->protection,
+                              .open_flags = writes ? O_RDWR | O_CLOEXEC : O_RDONLY | O_CLOEXEC};
+    if (mapping->backing == IMAGE_SHARED) {
+      late->description = description_index(b->plan->image, mapping->description - 1);
+      continue;
+    }
+    char *path = table(b, p->paths[i].length + 1, &late->path);
+    memcpy(path, p->paths[i].data, p->paths[i].length);
+    path[p->paths[i].length] = 0;
+  }
+}
+
 static void
 build_descriptors(struct builder *b)
 {
@@ -392,6 +460,7 @@ build_rest(struct builder *b)
   args->filter_length = (int32_t)(b->plan->filter.length / 8);
   memcpy(args->rlimits, p->rlimits, sizeof args->rlimits);
   memcpy(args->itimers, p->itimers, sizeof args->itimers);
+  memcpy(args->fd_path, PIE_FD_PATH, sizeof PIE_FD_PATH);
   args->umask = p->umask;
   args->personality = p->personality;
   args->asked_features = p->asked_features;
@@ -445,6 +514,7 @@ build_child(struct builder *b)
     return -1;
   build_signals(b);
   build_descriptors(b);
+  build_late(b);
   build_rest(b);
   return 0;
 }

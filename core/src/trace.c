@@ -16,12 +16,21 @@
 
 #define SYSCALL_STOP (SIGTRAP | 0x80)
 
+static unsigned patience_ms;
 static struct timespec patience_ends;
 
 static void
 on_alarm(int number)
 {
   (void)number; /* only to interrupt waitpid */
+}
+
+static void
+renew_patience(void)
+{
+  clock_gettime(CLOCK_MONOTONIC, &patience_ends);
+  patience_ends.tv_sec += patience_ms / 1000;
+  patience_ends.tv_nsec += (long)(patience_ms % 1000) * 1000000;
 }
 
 int
@@ -33,9 +42,8 @@ trace_setup(unsigned milliseconds, struct err *err)
 
   sigemptyset(&set);
   sigaddset(&set, SIGALRM);
-  clock_gettime(CLOCK_MONOTONIC, &patience_ends);
-  patience_ends.tv_sec += milliseconds / 1000;
-  patience_ends.tv_nsec += (long)(milliseconds % 1000) * 1000000;
+  patience_ms = milliseconds;
+  renew_patience();
   if (sigaction(SIGALRM, &action, NULL) < 0 || sigprocmask(SIG_UNBLOCK, &set, NULL) < 0 ||
       setitimer(ITIMER_REAL, &every, NULL) < 0)
     return err_code(err, "internal", "alarm: %s", strerror(errno));
@@ -279,6 +287,34 @@ trace_adopt(int tid, struct tracee *tracee, struct err *err)
   return ended == 1 ? err_step(err, RAMET_STEP_FROZEN_TWIN, "process %d is gone", tid) : ended;
 }
 
+/* ---- processors ------------------------------------------------------------------------------------------------ */
+
+static void
+only_here(int tid)
+{
+  cpu_set_t here;
+  int processor = sched_getcpu();
+
+  CPU_ZERO(&here);
+  if (processor >= 0 && processor < CPU_SETSIZE) {
+    CPU_SET(processor, &here);
+    sched_setaffinity(tid, sizeof here, &here);
+  }
+}
+
+void
+trace_stay_here(cpu_set_t *before)
+{
+  if (sched_getaffinity(0, sizeof *before, before) == 0)
+    only_here(0);
+}
+
+void
+trace_move_here(int tid)
+{
+  only_here(tid);
+}
+
 /* ---- system calls --------------------------------------------------------------------------------------------- */
 
 static int
@@ -305,6 +341,13 @@ start_syscall(struct tracee *tracee, uint64_t address, long number, const uint64
   arch_registers registers = arch_prepare_syscall(&tracee->registers, address, number, args);
   uint64_t all = ~(uint64_t)0;
 
+  /* What is asked for here does not wait: only the machine may be busy. */
+  renew_patience();
+
+  if (!tracee->injected && sched_getaffinity(tracee->tid, sizeof tracee->processors, &tracee->processors) == 0) {
+    tracee->moved = true;
+    only_here(tracee->tid);
+  }
   if (!tracee->injected && sys_ptrace(PTRACE_SETSIGMASK, tracee->tid, 8, (uintptr_t)&all) < 0)
     return err_step(err, step, "mask signals of thread %d: %s", tracee->tid, strerror(errno));
   tracee->injected = true;
@@ -381,11 +424,14 @@ trace_release(struct tracee *tracees, int count, struct err *err)
   for (int i = 0; i < count; i++)
     if (tracees[i].injected && give_back(&tracees[i], err) < 0)
       result = -1;
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
+    if (tracees[i].moved)
+      sched_setaffinity(tracees[i].tid, sizeof tracees[i].processors, &tracees[i].processors);
     if (sys_ptrace(PTRACE_DETACH, tracees[i].tid, 0, 0) < 0 && errno != ESRCH) {
       err_step(err, RAMET_STEP_RESUME, "detach from thread %d: %s", tracees[i].tid, strerror(errno));
       result = -1;
     }
+  }
   return result;
 }
 

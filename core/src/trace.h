@@ -5,6 +5,7 @@
 #define RAMET_TRACE_H
 
 #include <linux/ptrace.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,9 +28,11 @@ struct tracee {
   uint64_t signal_mask;
   bool injected; /* its registers were replaced */
   bool stopped;  /* by a stop signal of its own */
+  bool moved;    /* to the tracer's processor; `processors` are its own */
+  cpu_set_t processors;
 };
 
-/* Bounds every wait of this process: afterwards waits fail with ETIMEDOUT. */
+/* Bounds the time until a process stands still, and the time of each system call in it: ETIMEDOUT. */
 int trace_setup(unsigned milliseconds, struct err *err) MUST_CHECK;
 bool trace_patience_over(void);
 
@@ -49,6 +52,11 @@ int trace_syscall(struct tracee *tracee, uint64_t address, long number, const ui
  * tracee sees it. */
 int trace_clone(struct tracee *tracee, uint64_t address, uint64_t flags, int *tid, long *inside,
                 enum ramet_step step, struct err *err) MUST_CHECK;
+
+/* A stop and what follows it cost ten times as much when tracer and tracee run on two processors that wake each other.
+ * Failure only means that. */
+void trace_stay_here(cpu_set_t *before);
+void trace_move_here(int tid);
 
 int trace_release(struct tracee *tracees, int count, struct err *err) MUST_CHECK;
 /* Kills a traced process that never ran and takes its exit. */

@@ -47,6 +47,7 @@ twin_fork(pid_t twin, uint64_t syscall_address, pid_t *copy, struct err *err)
 
   if (fault_here(STEP, err) < 0 || as_tracee(twin, &tracee, err) < 0)
     return -1;
+  trace_move_here(twin);
   /* CLONE_PARENT: the copy is core's child, as the twin is, and core reaps it. */
   if (trace_clone(&tracee, syscall_address, CLONE_PARENT, &made, &inside, STEP, err) < 0)
     return -1;
@@ -82,6 +83,10 @@ twin_launch(pid_t copy, uint64_t syscall_address, const struct twin_region *regi
   struct iovec bytes = {(void *)(uintptr_t)region->start, region->written_length};
   struct tracee tracee;
 
+  cpu_set_t all;
+  bool known = sched_getaffinity(0, sizeof all, &all) == 0;
+
+  trace_move_here(copy);
   if (as_tracee(copy, &tracee, err) < 0 || call(&tracee, syscall_address, SYS_mmap, map, region->start, err) < 0)
     return -1;
   /* Written from core's own mapping of the region, which lies at the same address. */
@@ -90,6 +95,9 @@ twin_launch(pid_t copy, uint64_t syscall_address, const struct twin_region *regi
   if (call(&tracee, syscall_address, SYS_mprotect, seal, 0, err) < 0)
     return -1;
   arch_registers registers = arch_prepare_entry(&tracee.registers, region->entry, region->argument, region->stack);
+  /* Its children inherit what it may run on. */
+  if (known)
+    sched_setaffinity(copy, sizeof all, &all);
   if (sys_ptrace(PTRACE_SETREGS, copy, 0, (uintptr_t)&registers) < 0 || sys_ptrace(PTRACE_DETACH, copy, 0, 0) < 0)
     return err_step(err, STEP, "let the copy run: %s", strerror(errno));
   return 0;

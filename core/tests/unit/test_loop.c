@@ -9,7 +9,7 @@
 #include "tap.h"
 
 #define DEADLINES 400
-#define ROUNDS 60
+#define ROUNDS 20
 
 /* xorshift64: the same course in every run. */
 static uint64_t
@@ -125,10 +125,10 @@ early_round(void)
 {
   struct deadline one = {.fire = note_time};
 
-  deadline_set(&one, loop_now() + 30000000);
+  deadline_set(&one, loop_now() + 3600000000000); /* an hour: longer than any test may take */
   deadline_set(&one, loop_now() + 2000000);
   loop_run(never);
-  CHECK(fired_at >= one.at && fired_at < one.at + 25000000);
+  CHECK(fired_at >= one.at);
 }
 
 static void
@@ -249,23 +249,23 @@ a_removed_watch_gets_no_event_that_was_read_already(void)
 }
 
 static int idle_left;
+static struct deadline end_of_idling = {.fire = note_time};
 
 static bool
 idle_some(void)
 {
+  if (idle_left == 0)
+    deadline_set(&end_of_idling, loop_now() + 2000000);
   return idle_left-- > 0;
 }
 
 static void
 idle_round(void)
 {
-  struct deadline end = {.fire = note_time};
-
   idle_left = 3;
-  deadline_set(&end, loop_now() + 5000000);
   loop_run(idle_some);
-  /* Called until it had nothing to do, then once more after each event, not all the time. */
-  CHECK(idle_left == -1 || idle_left == -2);
+  /* Called until it had nothing to do, and not while the loop waited. */
+  CHECK(idle_left == -1);
 }
 
 static void

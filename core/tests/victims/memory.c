@@ -140,7 +140,8 @@ VICTIM(grows_down, "a mapping of its own that grows down")
 
   NEED(area != MAP_FAILED && munmap(area, 64 * MIB) == 0);
   char *top = area + 64 * MIB - PAGE;
-  NEED(mmap(top, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED, -1, 0) == top);
+  NEED(mmap(top, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED, -1, 0) ==
+       top);
   fill(top, PAGE);
   ready();
   await_go();
@@ -471,7 +472,8 @@ VICTIM(shared_file, "a file mapped shared for writing")
   await_go();
   CHECK(memcmp(at + 2 * PAGE, "old", 3) == 0, "the mapping");
   memcpy(at + 3 * PAGE, "new", 3);
-  CHECK(pread(fd, read_back, 3, 3 * PAGE) == 3 && memcmp(read_back, "new", 3) == 0, "the file has not what was written");
+  CHECK(pread(fd, read_back, 3, 3 * PAGE) == 3 && memcmp(read_back, "new", 3) == 0,
+        "the file has not what was written");
   CHECK(pwrite(fd, "fd!", 3, 0) == 3 && memcmp(at, "fd!", 3) == 0, "the mapping does not show what was written");
 }
 

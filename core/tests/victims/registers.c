@@ -76,7 +76,8 @@ VICTIM(general, "all general registers and the flags, in a loop without system c
                    "cld"
                    :
                    : [going] "D"(&going), [out] "r"(out)
-                   : "rax", "rbx", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "memory", "cc");
+                   : "rax", "rbx", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "memory",
+                     "cc");
   static const uint64_t digits[12] = {1, 2, 3, 4, 5, 8, 9, 0x10, 0x11, 0x12, 0x13, 0x14};
   for (int i = 0; i < 12; i++)
     CHECK(out[i] == digits[i] * 0x0101010101010101u, "register %d is %#lx", i, out[i]);

@@ -183,7 +183,8 @@ action_with_info(int number, siginfo_t *info, void *context)
 
 VICTIM(dispositions, "handlers, flags, masks, and what is ignored")
 {
-  struct sigaction action = {.sa_sigaction = action_with_info, .sa_flags = SA_SIGINFO | SA_RESTART | SA_NODEFER}, got;
+  struct sigaction action = {.sa_sigaction = action_with_info, .sa_flags = SA_SIGINFO | SA_RESTART | SA_NODEFER},
+                   got;
 
   sigaddset(&action.sa_mask, SIGHUP);
   sigaddset(&action.sa_mask, SIGRTMAX);
@@ -194,7 +195,8 @@ VICTIM(dispositions, "handlers, flags, masks, and what is ignored")
   await_go();
   sigaction(SIGRTMIN + 5, NULL, &got);
   CHECK(got.sa_sigaction == action_with_info, "another handler");
-  CHECK((got.sa_flags & (SA_SIGINFO | SA_RESTART | SA_NODEFER | SA_ONSTACK)) == (SA_SIGINFO | SA_RESTART | SA_NODEFER),
+  CHECK((got.sa_flags & (SA_SIGINFO | SA_RESTART | SA_NODEFER | SA_ONSTACK)) ==
+            (SA_SIGINFO | SA_RESTART | SA_NODEFER),
         "flags %#x", (unsigned)got.sa_flags);
   CHECK(sigismember(&got.sa_mask, SIGHUP) == 1 && sigismember(&got.sa_mask, SIGRTMAX) == 1 &&
             sigismember(&got.sa_mask, SIGTERM) == 0,

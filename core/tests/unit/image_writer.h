@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A small image that is right in everything; tests make one thing wrong. */
+#ifndef RAMET_TESTS_IMAGE_WRITER_H
+#define RAMET_TESTS_IMAGE_WRITER_H
+
+#include <string.h>
+
+#include "image.h"
+
+#define SMALL_PAGES (4 * IMAGE_PAGE)
+
+struct small_image {
+  struct image_header header;
+  struct image_process process;
+  struct image_thread thread;
+  struct image_mapping mapping, shared;
+  struct image_run run;
+  struct image_description description;
+  struct image_extent extent;
+  struct image_fd fd;
+};
+
+static inline void
+small_image_init(struct small_image *small)
+{
+  memset(small, 0, sizeof *small);
+  small->header = (struct image_header){.version = IMAGE_VERSION, .page = IMAGE_PAGE, .process_count = 1};
+  small->process = (struct image_process){.pid = 2, .thread_count = 1, .exe = "/usr/bin/true"};
+  small->thread = (struct image_thread){.tid = 2, .xstate_length = 576, .name = "true"};
+  small->mapping = (struct image_mapping){.start = 0x10000, .end = 0x14000, .backing = IMAGE_ANONYMOUS};
+  small->run = (struct image_run){.address = 0x11000, .length = IMAGE_PAGE, .offset = IMAGE_PAGE};
+  small->shared = (struct image_mapping){
+      .start = 0x20000, .end = 0x22000, .backing = IMAGE_SHARED, .description = IMAGE_OBJECT_IDS + 1};
+  small->description =
+      (struct image_description){.id = IMAGE_OBJECT_IDS, .kind = IMAGE_UNLINKED, .value = {1, 0, 0x2000}};
+  small->extent = (struct image_extent){.offset = 0x1000, .length = 100, .page_offset = 0};
+  small->fd = (struct image_fd){.number = 3, .description = IMAGE_OBJECT_IDS};
+}
+
+static inline void
+small_image_put(const struct small_image *small, struct writer *writer)
+{
+  struct {
+    struct image_thread thread;
+    uint8_t xstate[576];
+  } thread = {.thread = small->thread};
+
+  put_bytes(writer, IMAGE_TAG_HEADER, &small->header, sizeof small->header);
+  put_bytes(writer, IMAGE_TAG_PROCESS, &small->process, sizeof small->process);
+  put_bytes(writer, IMAGE_TAG_CWD, "/", 1);
+  put_bytes(writer, IMAGE_TAG_THREAD, &thread, sizeof thread);
+  put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->description, sizeof small->description);
+  put_bytes(writer, IMAGE_TAG_EXTENT, &small->extent, sizeof small->extent);
+  put_bytes(writer, IMAGE_TAG_FD, &small->fd, sizeof small->fd);
+  put_bytes(writer, IMAGE_TAG_MAPPING, &small->mapping, sizeof small->mapping);
+  put_bytes(writer, IMAGE_TAG_RUN, &small->run, sizeof small->run);
+  put_bytes(writer, IMAGE_TAG_MAPPING, &small->shared, sizeof small->shared);
+}
+
+#endif

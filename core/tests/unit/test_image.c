@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "image.h"
+
+#include "image_writer.h"
+#include "tap.h"
+
+static struct err last;
+
+/* Whether it is taken; it is freed again. */
+static bool
+taken(const struct small_image *small)
+{
+  struct writer writer = {0};
+  struct image image;
+
+  memset(&last, 0, sizeof last);
+  small_image_put(small, &writer);
+  int result = image_decode((struct span){writer.data, (uint32_t)writer.length}, SMALL_PAGES, &image, &last);
+  if (result == 0)
+    image_free(&image);
+  writer_free(&writer);
+  return result == 0;
+}
+
+#define WITH(change)                                                                                               \
+  __extension__({                                                                                                  \
+    struct small_image small;                                                                                      \
+    small_image_init(&small);                                                                                      \
+    small.change;                                                                                                  \
+    taken(&small);                                                                                                 \
+  })
+
+static void
+what_was_written_is_read(void)
+{
+  struct small_image small;
+  struct writer writer = {0};
+  struct image image;
+
+  small_image_init(&small);
+  small_image_put(&small, &writer);
+  NEED(image_decode((struct span){writer.data, (uint32_t)writer.length}, SMALL_PAGES, &image, &last) == 0);
+  const struct process_image *process = &image.processes[0];
+  CHECK(image.process_count == 1 && process->thread_count == 1 && process->mapping_count == 2);
+  CHECK(process->threads[0].tid == 2 && process->mappings[1].backing == IMAGE_SHARED);
+  CHECK(process->first_run[0] == 0 && process->first_run[1] == 1 && process->first_run[2] == 1);
+  CHECK(process->runs[0].address == 0x11000 && process->cwd.length == 1);
+  CHECK(image.description_count == 1 && image.first_extent[0] == 0 && image.first_extent[1] == 1);
+  CHECK(image.extents[0].offset == 0x1000 && image.first_epoll[1] == 0);
+  image_free(&image);
+  writer_free(&writer);
+}
+
+static void
+an_image_of_another_version_is_refused_by_its_number(void)
+{
+  CHECK(!WITH(header.version = IMAGE_VERSION + 1));
+  CHECK_TEXT(last.code, "image_version");
+  CHECK(!WITH(header.version = 0));
+  CHECK(!WITH(header.page = 8192));
+}
+
+static void
+counts_that_do_not_hold_are_refused(void)
+{
+  CHECK(!WITH(header.process_count = 2));
+  CHECK(!WITH(header.process_count = 0));
+  CHECK(!WITH(process.thread_count = 2));
+  CHECK(!WITH(process.pid = 1));
+  CHECK(!WITH(thread.tid = 3));
+  CHECK(!WITH(thread.xstate_length = 575));
+}
+
+static void
+pages_outside_their_mapping_or_their_file_are_refused(void)
+{
+  CHECK(WITH(run.offset = 3 * IMAGE_PAGE));
+  CHECK(!WITH(run.offset = 4 * IMAGE_PAGE));
+  CHECK(!WITH(run.offset = 100));
+  CHECK(!WITH(run.address = 0x14000));
+  CHECK(!WITH(run.address = 0xf000));
+  CHECK(!WITH(run.length = 0));
+  CHECK(!WITH(run.length = UINT64_MAX - IMAGE_PAGE + 1));
+  CHECK(WITH(run.offset = IMAGE_GUARD));
+}
+
+static void
+mappings_that_overlap_or_are_no_pages_are_refused(void)
+{
+  CHECK(!WITH(shared.start = 0x13000));
+  CHECK(!WITH(mapping.end = 0x10000));
+  CHECK(!WITH(mapping.start = 0x10001));
+  CHECK(!WITH(mapping.backing = IMAGE_SPECIAL + 1));
+  CHECK(!WITH(mapping.backing = IMAGE_FILE)); /* without a path */
+}
+
+static void
+shared_memory_needs_an_object_that_is_there(void)
+{
+  CHECK(!WITH(shared.description = 0));
+  CHECK(!WITH(shared.description = 7));
+  CHECK(!WITH(mapping.description = IMAGE_OBJECT_IDS + 1));
+  CHECK(!WITH(description.kind = IMAGE_EVENTFD));
+}
+
+static void
+bytes_outside_their_file_or_the_page_file_are_refused(void)
+{
+  CHECK(WITH(extent.length = 0x1000));
+  CHECK(!WITH(extent.length = 0x1001));
+  CHECK(!WITH(extent.length = 0));
+  CHECK(!WITH(extent.offset = 0x2000));
+  CHECK(!WITH(extent.offset = UINT64_MAX));
+  CHECK(!WITH(extent.page_offset = SMALL_PAGES));
+}
+
+static void
+descriptors_of_no_open_file_are_refused(void)
+{
+  CHECK(!WITH(fd.description = 9));
+  CHECK(!WITH(fd.number = -1));
+  CHECK(!WITH(description.kind = 0));
+}
+
+static void
+an_image_that_is_cut_short_is_refused_wherever_it_ends(void)
+{
+  struct small_image small;
+  struct writer writer = {0};
+  struct image image;
+
+  small_image_init(&small);
+  small_image_put(&small, &writer);
+  for (uint32_t length = 0; length + sizeof small.shared <= writer.length; length++)
+    if (image_decode((struct span){writer.data, length}, SMALL_PAGES, &image, &last) == 0) {
+      /* Whole but for its last mapping. */
+      CHECK(image.processes[0].mapping_count == 1);
+      image_free(&image);
+    }
+  writer_free(&writer);
+}
+
+int
+main(void)
+{
+  RUN(what_was_written_is_read);
+  RUN(an_image_of_another_version_is_refused_by_its_number);
+  RUN(counts_that_do_not_hold_are_refused);
+  RUN(pages_outside_their_mapping_or_their_file_are_refused);
+  RUN(mappings_that_overlap_or_are_no_pages_are_refused);
+  RUN(shared_memory_needs_an_object_that_is_there);
+  RUN(bytes_outside_their_file_or_the_page_file_are_refused);
+  RUN(descriptors_of_no_open_file_are_refused);
+  RUN(an_image_that_is_cut_short_is_refused_wherever_it_ends);
+  return tap_end();
+}

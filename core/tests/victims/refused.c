@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is not carried: a snapshot is refused by name, and the source goes on as if nothing had been. */
+#include "victim.h"
+
+#include <linux/filter.h>
+#include <linux/netlink.h>
+#include <linux/seccomp.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+VICTIM(child, "runs beside|has a child")
+{
+  int pair[2];
+  NEED(pipe(pair) == 0);
+  pid_t child = fork();
+  if (child == 0) {
+    char c;
+    close(pair[1]);
+    _exit(read(pair[0], &c, 1) == 0 ? 5 : 6);
+  }
+  close(pair[0]);
+  ready();
+  await_go();
+  close(pair[1]);
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 5, "the child's exit");
+}
+
+VICTIM(zombie_child, "has a child")
+{
+  pid_t child = fork();
+  if (child == 0)
+    _exit(7);
+  siginfo_t info;
+  NEED(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT) == 0);
+  ready();
+  await_go();
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 7, "the child's exit");
+}
+
+static void *
+outlive(void *ignored)
+{
+  (void)ignored;
+  ready();
+  await_go();
+  say("OK");
+  _exit(0);
+}
+
+VICTIM(leader_gone, "lives on without its first thread")
+{
+  pthread_t thread;
+
+  start(&thread, outlive, NULL);
+  syscall(SYS_exit, 0);
+}
+
+VICTIM(own_filter, "has installed a seccomp filter of its own")
+{
+  struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  struct sock_fprog program = {1, code};
+
+  NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  ready();
+  await_go();
+}
+
+VICTIM(netlink, "fd 3 is a netlink socket")
+{
+  NEED(socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) == 3);
+  ready();
+  await_go();
+}
+
+VICTIM(inotify, "fd 3 is inotify")
+{
+  NEED(inotify_init() == 3 && inotify_add_watch(3, ".", IN_CREATE) >= 0);
+  ready();
+  await_go();
+}
+
+VICTIM(terminal, "fd 3 is a terminal")
+{
+  NEED(open("/dev/ptmx", O_RDWR | O_NOCTTY) == 3);
+  ready();
+  await_go();
+}
+
+VICTIM(lock, "fd 3 is a file with a lock")
+{
+  NEED(open("locked", O_RDWR | O_CREAT, 0600) == 3 && flock(3, LOCK_EX) == 0);
+  ready();
+  await_go();
+}
+
+VICTIM(unix_named, "fd 3 is a unix socket with a name")
+{
+  struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "socket"};
+
+  NEED(socket(AF_UNIX, SOCK_STREAM, 0) == 3 && bind(3, (struct sockaddr *)&name, sizeof name) == 0);
+  ready();
+  await_go();
+}
+
+VICTIM(timer, "has a POSIX timer")
+{
+  timer_t timer;
+  struct sigevent event = {.sigev_notify = SIGEV_NONE};
+
+  NEED(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+  ready();
+  await_go();
+}
+
+VICTIM(gone_directory, "its working directory was removed")
+{
+  NEED(mkdir("short-lived", 0700) == 0 && chdir("short-lived") == 0 && rmdir("../short-lived") == 0);
+  ready();
+  await_go();
+}
