@@ -36,6 +36,7 @@ class Program:
         self.sock: socket.socket | None = socket.socket(fileno=options.control)
         self._listener = socket.socket(fileno=options.listen)
         self._grace = options.grace_ms / 1000
+        self.standing: set[int] = set()
 
     def send(self, kind: int, request: int, payload: bytes = b"") -> None:
         """As FakeCore.send."""

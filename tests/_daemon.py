@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,6 +46,7 @@ class Daemon:
         self.error: BaseException | None = None
         self._make_core = make_core
         self._idle_s = idle_s
+        self._data = tempfile.TemporaryDirectory(prefix="ramet-data-")
         self._ready, self._word = os.pipe()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -70,6 +72,7 @@ class Daemon:
         assert self.ended.wait(10)
         self._thread.join(10)
         os.close(self._ready)
+        self._data.cleanup()
 
     def _launch(self) -> Launched:
         core = self._make_core()
@@ -79,7 +82,14 @@ class Daemon:
     def _run(self) -> None:
         directory = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
         settings = cores.Settings(
-            directory, self.place, 2, 1000, private=(self.place,), program=Path("/bin/true"), lends=False
+            directory,
+            self.place,
+            2,
+            1000,
+            private=(self.place,),
+            program=Path("/bin/true"),
+            data=f"{self._data.name}/ramet",
+            lends=False,
         )
         try:
             asyncio.run(self._serve(settings))

@@ -1,13 +1,15 @@
 """A core made of Python: speaks the protocol over a socket pair, and keeps what it was asked for.
 
-By default it says yes to everything and ends every run at once with exit code 0. A test changes that by `on`:
-a function for a kind of frame, which gets the frame and sends what it likes.
+By default it says yes to everything, ends every run at once with exit code 0, and a sandbox that stays when
+it is told to. A test changes that by `on`: a function for a kind of frame, which sends what it likes.
 """
 
 import contextlib
+import os
 import socket
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ramet._descriptors import close_all
 from ramet.native import _protocol as p
@@ -34,6 +36,46 @@ def ended(status: int = 0, reason: int = p.REASON_EXIT, *more: bytes) -> bytes:
     )
 
 
+def exited(sandbox: int, status: int = 0) -> bytes:
+    """The payload of an EXITED frame of a sandbox's one command."""
+    return b"".join(
+        (
+            frames.u64(p.TAG_SANDBOX, sandbox),
+            frames.u32(p.TAG_COMMAND, 1),
+            frames.u32(p.TAG_STATUS, status),
+            frames.u64(p.TAG_USER_NS, 1_000_000),
+            frames.u64(p.TAG_SYSTEM_NS, 2_000_000),
+            frames.u64(p.TAG_PEAK_BYTES, 3_000_000),
+            frames.u64(p.TAG_DISK_PEAK, 4096),
+        )
+    )
+
+
+def snapshot_taken() -> bytes:
+    """The payload of the answer to SNAPSHOT."""
+    return b"".join(
+        (
+            frames.u64(p.TAG_PAUSE_NS, 1_500_000),
+            frames.u64(p.TAG_MEMORY_BYTES, 5_000_000),
+            frames.u64(p.TAG_FILE_BYTES, 7000),
+            frames.u32(p.TAG_PROCESS_COUNT, 1),
+            frames.u64(p.TAG_CAPTURE_NS, 4_000_000),
+            frames.u64(p.TAG_STEM_NS, 2_000_000),
+            frames.u32(p.TAG_BY_TWIN, 1),
+        )
+    )
+
+
+def refused(code: str, text: str) -> bytes:
+    """The payload of an ERROR frame with a code."""
+    return frames.text(p.TAG_CODE, code) + frames.text(p.TAG_TEXT, text)
+
+
+def sandbox_of(frame: frames.Frame) -> int:
+    """The number of the sandbox that a request is about."""
+    return int.from_bytes(dict(frames.decode(frame.payload))[p.TAG_SANDBOX], "little")
+
+
 def failed(step: int, number: int, text: str = "no") -> bytes:
     """The payload of an ERROR frame for a step."""
     return b"".join(
@@ -53,6 +95,7 @@ class FakeCore:
         self.daemon_end, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.seen: list[frames.Frame] = []
         self.on: dict[int, Handler] = {}
+        self.standing: set[int] = set()
         self.arrived = threading.Condition()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -71,9 +114,9 @@ class FakeCore:
         """The kinds of all frames so far."""
         return [frame.kind for frame in self.seen]
 
-    def send(self, kind: int, request: int, payload: bytes = b"") -> None:
-        """Say something to the daemon."""
-        frames.send(self.sock, kind, request, payload, [])
+    def send(self, kind: int, request: int, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Say something to the daemon. `fds` stay the caller's."""
+        frames.send(self.sock, kind, request, payload, list(fds))
 
     def close(self) -> None:
         """Die."""
@@ -106,8 +149,31 @@ def answer(core: FakeCore, frame: frames.Frame) -> None:
         core.send(p.ENDED, frame.request, ended())
     elif frame.kind == p.STATUS:
         core.send(p.OK, frame.request, frames.u32(p.TAG_POOL_SIZE, 8) + frames.u64(p.TAG_RUNS, 7))
+    elif frame.kind == p.CREATE:
+        core.standing.add(sandbox_of(frame))
+        core.send(p.OK, frame.request, frames.u64(p.TAG_SETUP_NS, 900_000))
+    elif frame.kind == p.SPAWN:
+        core.send(p.OK, frame.request, frames.u32(p.TAG_COMMAND, 1) + frames.u32(p.TAG_PID, 2))
+    elif frame.kind == p.SNAPSHOT:
+        core.send(p.OK, frame.request, snapshot_taken())
+    elif frame.kind == p.EXPORT_SNAPSHOT:
+        export(core, frame)
+    elif frame.kind == p.KILL and (number := sandbox_of(frame)) in core.standing:
+        core.standing.remove(number)
+        core.send(p.OK, frame.request)
+        core.send(p.ENDED, 0, ended(9, p.REASON_KILLED, frames.u64(p.TAG_SANDBOX, number)))
     else:
         core.send(p.OK, frame.request)
+
+
+def export(core: FakeCore, frame: frames.Frame) -> None:
+    """A snapshot without processes: an empty description, no pages, one empty layer."""
+    with tempfile.TemporaryDirectory() as layer:
+        fds = [os.memfd_create("description"), os.memfd_create("pages"), os.open(layer, os.O_RDONLY)]
+        try:
+            core.send(p.OK, frame.request, b"", fds)
+        finally:
+            close_all(fds)
 
 
 def silence(_core: FakeCore, _frame: frames.Frame) -> None:

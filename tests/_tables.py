@@ -22,6 +22,9 @@ STAGES = (
     (50, "core, at hand-out"),
     (60, "init, at hand-out"),
     (80, "the command's process, before exec"),
+    (100, "the tracer, during a snapshot"),
+    (120, "a stem, when it is built"),
+    (140, "a fork's process, before it goes on"),
 )
 
 

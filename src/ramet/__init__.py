@@ -1,9 +1,12 @@
-"""Ramet: run untrusted commands in throw-away sandboxes, without root and without KVM.
+"""Ramet: run untrusted commands in sandboxes, and fork those while they run, without root and without KVM.
 
     import ramet
 
     result = ramet.run("python3 -c 'print(6*7)'", timeout=0.5)
     result.stdout, result.exit_code, result.duration_ms
+
+    with ramet.Sandbox(command=["python3", "-i"]) as sandbox:
+        with sandbox.fork(2) as children: ...
 
 Names are loaded when first used (PEP 562), so that `import ramet` costs next to nothing.
 """
@@ -14,44 +17,82 @@ if TYPE_CHECKING:
 
     from ramet._version import __version__ as __version__
     from ramet.client import AsyncClient as AsyncClient
+    from ramet.client import AsyncSandbox as AsyncSandbox
+    from ramet.client import AsyncSandboxList as AsyncSandboxList
     from ramet.client import Client as Client
+    from ramet.client import Sandbox as Sandbox
+    from ramet.client import SandboxList as SandboxList
     from ramet.client import arun as arun
+    from ramet.client import asnapshots as asnapshots
     from ramet.client import run as run
+    from ramet.client import snapshots as snapshots
     from ramet.client import status as status
     from ramet.errors import CommandFailed as CommandFailed
     from ramet.errors import DaemonError as DaemonError
     from ramet.errors import DaemonLost as DaemonLost
     from ramet.errors import DaemonStartError as DaemonStartError
+    from ramet.errors import ForkError as ForkError
     from ramet.errors import InternalError as InternalError
     from ramet.errors import InvalidRequest as InvalidRequest
     from ramet.errors import IsolationError as IsolationError
     from ramet.errors import LimitUnsupported as LimitUnsupported
     from ramet.errors import ProtocolMismatch as ProtocolMismatch
     from ramet.errors import RametError as RametError
+    from ramet.errors import SandboxEnded as SandboxEnded
+    from ramet.errors import SnapshotDamaged as SnapshotDamaged
+    from ramet.errors import SnapshotError as SnapshotError
+    from ramet.errors import SnapshotUnusable as SnapshotUnusable
+    from ramet.errors import Unforkable as Unforkable
+    from ramet.errors import WaitTimeout as WaitTimeout
     from ramet.models.limits import Limits as Limits
     from ramet.models.results import CommandResult as CommandResult
     from ramet.models.results import Usage as Usage
+    from ramet.models.sandboxes import SandboxInfo as SandboxInfo
+    from ramet.models.sandboxes import Snapshot as Snapshot
 
 _HOME = {
     "__version__": "ramet._version",
-    **dict.fromkeys(("AsyncClient", "Client", "arun", "run", "status"), "ramet.client"),
+    **dict.fromkeys(
+        (
+            "AsyncClient",
+            "AsyncSandbox",
+            "AsyncSandboxList",
+            "Client",
+            "Sandbox",
+            "SandboxList",
+            "arun",
+            "asnapshots",
+            "run",
+            "snapshots",
+            "status",
+        ),
+        "ramet.client",
+    ),
     **dict.fromkeys(
         (
             "CommandFailed",
             "DaemonError",
             "DaemonLost",
             "DaemonStartError",
+            "ForkError",
             "InternalError",
             "InvalidRequest",
             "IsolationError",
             "LimitUnsupported",
             "ProtocolMismatch",
             "RametError",
+            "SandboxEnded",
+            "SnapshotDamaged",
+            "SnapshotError",
+            "SnapshotUnusable",
+            "Unforkable",
+            "WaitTimeout",
         ),
         "ramet.errors",
     ),
     "Limits": "ramet.models.limits",
     **dict.fromkeys(("CommandResult", "Usage"), "ramet.models.results"),
+    **dict.fromkeys(("SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605  the table is the list

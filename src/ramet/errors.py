@@ -6,6 +6,13 @@ The tree::
      ├ InvalidRequest        the caller's argument `field` is wrong; nothing was started
      │  └ LimitUnsupported   a limit was asked for that nothing here can enforce
      ├ IsolationError        step `step` of making the sandbox failed with `errno`; nothing was left behind
+     ├ Unforkable            the process `process` (`pid`) holds `what` no fork can carry; nothing was changed
+     ├ ForkError             children were not made: `errors` by number; `sandboxes` are those that were kept
+     ├ SandboxEnded          the sandbox is dead; `reason`, `exit_code` and `signal` say of what
+     ├ WaitTimeout           a wait with a timeout was in vain, and changed nothing; also a TimeoutError
+     ├ SnapshotError         a snapshot on disk: `snapshot` names it
+     │  ├ SnapshotDamaged    bytes of it, or of what it builds upon, are not those that were written
+     │  └ SnapshotUnusable   it is whole, and cannot run here: kernel, processor, files or format differ
      ├ DaemonError           the daemon, not the sandbox
      │  ├ DaemonStartError   it could not be started; the message ends with the tail of its log
      │  ├ DaemonLost         it, or core, went away while a request was running
@@ -22,8 +29,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any, Self
+    from collections.abc import Mapping, Sequence
+    from typing import Any, ClassVar, Self
 
     from ramet.models.results import CommandResult
 
@@ -32,12 +39,19 @@ __all__ = [
     "DaemonError",
     "DaemonLost",
     "DaemonStartError",
+    "ForkError",
     "InternalError",
     "InvalidRequest",
     "IsolationError",
     "LimitUnsupported",
     "ProtocolMismatch",
     "RametError",
+    "SandboxEnded",
+    "SnapshotDamaged",
+    "SnapshotError",
+    "SnapshotUnusable",
+    "Unforkable",
+    "WaitTimeout",
 ]
 
 
@@ -50,6 +64,8 @@ class RametError(Exception):
     """
 
     default_code = "error"
+    extra: ClassVar[tuple[str, ...]] = ()
+    """Names of what a class has besides, which crosses processes with it."""
 
     def __init__(
         self,
@@ -90,6 +106,7 @@ class RametError(Exception):
             "step": self.step,
             "errno": self.errno,
             "hint": self.hint,
+            **{name: getattr(self, name, None) for name in self.extra},
         }
         return {name: value for name, value in parts.items() if value is not None}
 
@@ -111,6 +128,8 @@ def _rebuild(cls: type[RametError], data: Mapping[str, Any]) -> RametError:
         errno=data.get("errno"),
         hint=data.get("hint"),
     )
+    for name in cls.extra:
+        setattr(error, name, data.get(name))
     return error
 
 
@@ -135,6 +154,115 @@ class IsolationError(RametError):
     """A step of making the sandbox failed. The creation was undone, and nothing ran outside of it."""
 
     default_code = "isolation_failed"
+
+
+class Unforkable(RametError):
+    """The sandbox holds something that no fork can carry. It was told before anything changed, and runs on.
+
+    `pid` (inside the sandbox) and `process` say where, `what` says what; the first two are None where there
+    is no process at all.
+    """
+
+    default_code = "unforkable"
+    extra = ("pid", "process", "what")
+
+    def __init__(
+        self, message: str, *, pid: int | None = None, process: str | None = None, what: str | None = None
+    ) -> None:
+        super().__init__(self.default_code, message)
+        self.pid = pid
+        self.process = process
+        self.what = what
+
+
+class SandboxEnded(RametError):
+    """What was asked for needs a living sandbox, and this one is dead.
+
+    `sandbox` is its id; `reason`, `exit_code` and `signal` are those of its result.
+    """
+
+    default_code = "sandbox_ended"
+    extra = ("sandbox", "reason", "exit_code", "signal")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sandbox: str | None = None,
+        reason: str | None = None,
+        exit_code: int | None = None,
+        signal: str | None = None,
+    ) -> None:
+        super().__init__(self.default_code, message)
+        self.sandbox = sandbox
+        self.reason = reason
+        self.exit_code = exit_code
+        self.signal = signal
+
+
+class ForkError(RametError):
+    """Some children of a fork could not be made.
+
+    `errors` holds what happened by the child's number, from 0. `sandboxes` are the children that live: none
+    unless ``on_error="keep"`` was given. `step`, `errno` and `field` are those of the first error.
+    """
+
+    default_code = "fork_failed"
+
+    def __init__(
+        self, message: str, sandboxes: Sequence[Any] = (), errors: Mapping[int, RametError] | None = None
+    ) -> None:
+        self.sandboxes = list(sandboxes)
+        self.errors = dict(errors or {})
+        first = next(iter(self.errors.values()), None)
+        super().__init__(
+            self.default_code,
+            message,
+            field=first.field if first else None,
+            step=first.step if first else None,
+            errno=first.errno if first else None,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A sandbox belongs to its process.
+        return ForkError, (self.message, (), self.errors)
+
+
+class WaitTimeout(RametError, TimeoutError):
+    """What was waited for did not come in time. Nothing is lost: wait again, read again, or kill."""
+
+    default_code = "wait_timeout"
+
+
+class SnapshotError(RametError):
+    """A snapshot on disk cannot be written, read or removed. `snapshot` is its name."""
+
+    default_code = "snapshot_error"
+    extra = ("snapshot",)
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        snapshot: str | None = None,
+        errno: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(code, message, errno=errno, hint=hint)
+        self.snapshot = snapshot
+
+
+class SnapshotDamaged(SnapshotError):
+    """What is on disk is not what was written; the message names the place. Nothing was loaded."""
+
+    default_code = "snapshot_damaged"
+
+
+class SnapshotUnusable(SnapshotError):
+    """The snapshot is whole, and the machine or its files are not those it was taken on. Nothing runs."""
+
+    default_code = "snapshot_unusable"
 
 
 class DaemonError(RametError):
@@ -187,6 +315,12 @@ _CLASSES: dict[str, type[RametError]] = {
         InvalidRequest,
         LimitUnsupported,
         IsolationError,
+        Unforkable,
+        SandboxEnded,
+        WaitTimeout,
+        SnapshotError,
+        SnapshotDamaged,
+        SnapshotUnusable,
         DaemonError,
         DaemonStartError,
         DaemonLost,

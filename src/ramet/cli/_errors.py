@@ -29,6 +29,11 @@ _OPTIONS = {
     "bin": "--bin",
     "file": "--file",
     "directory": "DIRECTORY",
+    "sandbox": "SANDBOX",
+    "snapshot": "SNAPSHOT",
+    "name": "NAME",
+    "n": "-n",
+    "ttl": "--ttl",
     **{f"limits.{spec.name}": spec.option for spec in LIMITS},
 }
 

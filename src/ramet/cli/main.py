@@ -13,7 +13,7 @@ from ramet._version import __version__
 from ramet.cli import _errors
 from ramet.cli._command import Command, Group, RunCommand
 from ramet.cli._streams import open_missing
-from ramet.cli.commands import daemon, doctor, quickstart, root, run, version
+from ramet.cli.commands import bench, daemon, doctor, quickstart, root, run, sandbox, snapshot, version
 from ramet.errors import RametError
 
 __all__ = ["app", "invoke", "main"]
@@ -33,6 +33,12 @@ daemon_app = typer.Typer(
     help="The daemon of this user; it starts by itself when needed.", no_args_is_help=True
 )
 root_app = typer.Typer(cls=Group, help="Roots: what a sandbox sees as /.", no_args_is_help=True)
+sandbox_app = typer.Typer(
+    cls=Group,
+    help="Sandboxes that stay until their command ends, or nobody asks for them.",
+    no_args_is_help=True,
+)
+snapshot_app = typer.Typer(cls=Group, help="States of sandboxes, kept to be forked.", no_args_is_help=True)
 
 # Options end at the first word of the command, so that `ramet run ls -l` needs no `--`.
 app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
@@ -41,11 +47,23 @@ app.command("quickstart", cls=Command)(quickstart.quickstart)
 app.command("status", cls=Command)(daemon.status)
 app.add_typer(daemon_app, name="daemon")
 app.add_typer(root_app, name="root")
+app.command("bench", cls=Command)(bench.bench)
 app.command("version", cls=Command)(version.version)
 daemon_app.command("start", cls=Command)(daemon.start)
 daemon_app.command("stop", cls=Command)(daemon.stop)
 daemon_app.command("status", cls=Command)(daemon.status)
 root_app.command("build", cls=Command)(root.build)
+app.command("fork", cls=Command)(sandbox.fork)
+app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(snapshot_app, name="snapshot")
+sandbox_app.command("create", cls=RunCommand, context_settings={"allow_interspersed_args": False})(
+    sandbox.create
+)
+sandbox_app.command("ls", cls=Command)(sandbox.ls)
+sandbox_app.command("kill", cls=Command)(sandbox.kill)
+snapshot_app.command("create", cls=Command)(snapshot.create)
+snapshot_app.command("ls", cls=Command)(snapshot.ls)
+snapshot_app.command("rm", cls=Command)(snapshot.rm)
 
 
 @app.callback(invoke_without_command=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ramet.doctor import Check
     from ramet.models.results import CommandResult
 
-__all__ = ["amount", "checks", "console", "end_note", "how_it_ended", "pairs", "size"]
+__all__ = ["age", "amount", "checks", "console", "end_note", "how_it_ended", "pairs", "size", "table"]
 
 _SCALES = (("T", TIB), ("G", GIB), ("M", MIB), ("K", KIB))
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red"}
@@ -37,6 +37,14 @@ def size(value: int) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {letter}iB"
     return f"{value} B"
+
+
+def age(seconds: float) -> str:
+    """A span of time in its largest unit: ``12s``, ``5m``, ``3h``, ``2d``."""
+    for letter, scale in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * scale:
+            return f"{seconds / scale:.0f}{letter}"
+    return f"{max(0.0, seconds):.0f}s"
 
 
 def how_it_ended(result: CommandResult) -> str:
@@ -73,6 +81,13 @@ def pairs(values: Mapping[str, object]) -> None:
     width = max(map(len, values))
     for name, value in values.items():
         print(f"{name:{width}}  {value}")
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns under their heads, as wide as what stands in them."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in (heads, *rows):
+        print("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def checks(found: Sequence[Check]) -> None:

@@ -7,27 +7,41 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ramet.client._async import snapshots as asnapshots
     from ramet.client._async.api import doctor as adoctor
     from ramet.client._async.api import ping as aping
     from ramet.client._async.api import run as arun
     from ramet.client._async.api import shutdown as ashutdown
     from ramet.client._async.api import status as astatus
     from ramet.client._async.client import AsyncClient
+    from ramet.client._async.sandbox import AsyncSandbox, AsyncSandboxList
+    from ramet.client._async.sandbox import fork as afork
+    from ramet.client._sync import sandboxes, snapshots
     from ramet.client._sync.api import doctor, ping, run, shutdown, status
     from ramet.client._sync.client import Client
+    from ramet.client._sync.sandbox import Sandbox, SandboxList, fork
 
 __all__ = [
     "AsyncClient",
+    "AsyncSandbox",
+    "AsyncSandboxList",
     "Client",
+    "Sandbox",
+    "SandboxList",
     "adoctor",
+    "afork",
     "aping",
     "arun",
     "ashutdown",
+    "asnapshots",
     "astatus",
     "doctor",
+    "fork",
     "ping",
     "run",
+    "sandboxes",
     "shutdown",
+    "snapshots",
     "status",
 ]
 
@@ -35,6 +49,12 @@ _CALLS = ("doctor", "ping", "run", "shutdown", "status")
 _HOME = {
     "AsyncClient": ("_async.client", "AsyncClient"),
     "Client": ("_sync.client", "Client"),
+    **{name: ("_async.sandbox", name) for name in ("AsyncSandbox", "AsyncSandboxList")},
+    **{name: ("_sync.sandbox", name) for name in ("Sandbox", "SandboxList", "fork")},
+    "afork": ("_async.sandbox", "fork"),
+    "sandboxes": ("_sync.sandboxes", ""),
+    "snapshots": ("_sync.snapshots", ""),
+    "asnapshots": ("_async.snapshots", ""),
     **{name: ("_sync.api", name) for name in _CALLS},
     **{f"a{name}": ("_async.api", name) for name in _CALLS},
 }
@@ -45,5 +65,6 @@ def __getattr__(name: str) -> "Any":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(f"{__name__}.{home[0]}"), home[1])
+    module = import_module(f"{__name__}.{home[0]}")
+    value = globals()[name] = getattr(module, home[1]) if home[1] else module
     return value

@@ -14,7 +14,7 @@ import os
 import select
 import socket
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet._descriptors import close_all
 from ramet.client._streams import Sink, Source
@@ -34,6 +34,14 @@ _WRITE = select.EPOLLOUT
 
 class Stale(Exception):
     """The daemon went away before it read the request, which may be sent again."""
+
+
+class Made(NamedTuple):
+    """A sandbox that came: its number in the request, what is told of it, its session and streams."""
+
+    number: int
+    info: dict[str, Any]
+    fds: list[int]
 
 
 class Connection:
@@ -61,8 +69,11 @@ class Connection:
             text = f"the request cannot be sent: {error.strerror or error}"
             raise RametError("busy", text, errno=error.errno) from None
 
-    def receive(self) -> dict[str, Any] | None:
-        """The answer, None if it is not here yet. Raises Stale, or the error that came in its place."""
+    def receive(self, made: list[Made] | None = None) -> dict[str, Any] | None:
+        """The answer, None if it is not here yet. Raises Stale, or the error that came in its place.
+
+        `made` takes the sandboxes that come before the answer, whose descriptors are the caller's.
+        """
         try:
             received = messages.receive(self.sock)
         except BlockingIOError:
@@ -73,6 +84,9 @@ class Connection:
         if received is None:
             raise DaemonLost("daemon_lost", "the daemon ended while it worked on the request")
         message, fds = received
+        if made is not None and "made" in message:
+            made.append(Made(message["made"], message["info"], fds))
+            return None
         close_all(fds)
         self.busy = False
         return messages.answer_of(message)
@@ -156,6 +170,10 @@ class Exchange:
             theirs.insert(0, in_end)
             os.set_blocking(feed, False)
             self._source.descriptor = feed
+        if os.geteuid() == 0:
+            for number in theirs:
+                # In a sandbox of root's their owner is nobody: /dev/stdout, which opens them anew, needs a mode.
+                os.fchmod(number, 0o666)
         self.connection.send("run", self._request.to_wire(), theirs)
         if self._source is not None:
             self._begin_feeding(self._source)

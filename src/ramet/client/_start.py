@@ -33,7 +33,8 @@ def interpreter() -> Python | None:
 
 def absolute(path: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
     """`path` as the daemon must hear it, whose working directory is another."""
-    return path if path is None else os.path.abspath(path)
+    # "" is most often a variable that was not set; it and what is no path are refused by name, later.
+    return os.path.abspath(path) if path and isinstance(path, (str, bytes, os.PathLike)) else path
 
 
 def start_daemon(place: str) -> socket.socket:

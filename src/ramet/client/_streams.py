@@ -72,6 +72,11 @@ class Sink:
             self._widen()
         return count
 
+    def feed(self, chunk: bytes) -> None:
+        """Take bytes that were read elsewhere, as the stream's next."""
+        self.total += len(chunk)
+        self._keep(chunk)
+
     def _pull_into_ring(self) -> int:
         ring, at = self._ring_buffer(), self._at
         with memoryview(ring) as view:

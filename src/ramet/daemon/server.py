@@ -10,11 +10,13 @@ import asyncio
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ramet._descriptors import close_all
 from ramet._version import __version__
+from ramet.daemon.sandboxes import SandboxOperations
 from ramet.engine.cores import Cores
 from ramet.engine.runs import Run
 from ramet.errors import DaemonError, DaemonLost, InternalError, InvalidRequest, RametError
@@ -55,13 +57,16 @@ class Server:
             "ping": self._ping,
             "shutdown": self._shutdown,
         }
+        self._sandboxes = SandboxOperations(cores.sandboxes)
         listener.setblocking(False)  # noqa: FBT003
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last request ended; 0 while there is one."""
-        return 0.0 if self.active else time.monotonic() - self.last_activity
+        """Seconds since the last request ended; 0 while there is one, or a sandbox that stays."""
+        if self.active or len(self.cores.sandboxes):
+            self.last_activity = time.monotonic()
+        return time.monotonic() - self.last_activity
 
     def close(self) -> None:
         """Stop listening, refuse what is under way, close every connection."""
@@ -71,9 +76,10 @@ class Server:
             connection.refuse(DaemonLost("daemon_lost", "the daemon is ending"))
             connection.close()
 
-    async def perform(self, operation: str) -> Any:
+    async def perform(self, operation: str, request: Any, client: Connection) -> Any:
         """The result of an operation that takes no streams."""
-        return await self._operations[operation]()
+        own = self._operations.get(operation)
+        return await (own() if own is not None else self._sandboxes.table[operation](request, client))
 
     def _accept(self) -> None:
         for _ in range(ACCEPT_BURST):
@@ -130,7 +136,13 @@ class Connection:
         self._run: Run | None = None
         self._busy = False
         self._closed = False
+        self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._loop.add_reader(sock, self._readable)
+
+    @property
+    def closed(self) -> bool:
+        """True once nobody hears an answer any more."""
+        return self._closed
 
     def close(self) -> None:
         """End the connection and what was asked for on it."""
@@ -138,7 +150,10 @@ class Connection:
             return
         self._closed = True
         self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
         self._sock.close()
+        while self._unsent:
+            close_all(self._unsent.popleft()[1])
         self._server.connections.discard(self)
         if self._run is not None:
             self._run.cancel()
@@ -209,7 +224,7 @@ class Connection:
             self._run = Run(self._server.cores, request, fds, self._ended)
             self._run.start()
         else:
-            self._server.spawn(self._perform(operation.name))
+            self._server.spawn(self._perform(operation.name, request))
 
     def _check_run(self, request: RunRequest, fds: list[int]) -> None:
         if len(fds) != len(request.streams):
@@ -224,9 +239,9 @@ class Connection:
         else:
             self._answer({"error": outcome.to_wire()})
 
-    async def _perform(self, name: str) -> None:
+    async def _perform(self, name: str, request: Any) -> None:
         try:
-            result = await self._server.perform(name)
+            result = await self._server.perform(name, request, self)
             message = {"ok": result.to_wire()}
         except RametError as error:
             message = {"error": error.to_wire()}
@@ -236,12 +251,38 @@ class Connection:
             raise
         self._answer(message)
 
+    def pass_on(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Say something before the answer to the request under way. Takes `fds`."""
+        if self._closed:
+            close_all(fds)
+        elif self._unsent:
+            self._unsent.append((message, fds))
+        elif not self._transmit(message, fds):
+            self._unsent.append((message, fds))
+            self._loop.add_writer(self._sock, self._writable)
+
     def _answer(self, message: dict[str, Any]) -> None:
         if self._closed:
             return
         self._set_busy(busy=False)
+        self.pass_on(message, [])
+
+    def _transmit(self, message: dict[str, Any], fds: list[int]) -> bool:
+        """False when the socket is full, which happens to one that asked for hundreds of sandboxes."""
         try:
-            messages.send(self._sock, message)
+            messages.send(self._sock, message, fds)
+        except BlockingIOError:
+            return False
         except OSError:
-            # Full: a client that does not read its one answer. Broken: a client that has gone.
-            self.close()
+            self.close()  # the client has gone
+        close_all(fds)
+        return True
+
+    def _writable(self) -> None:
+        while self._unsent:
+            message, fds = self._unsent.popleft()
+            if not self._transmit(message, fds):
+                self._unsent.appendleft((message, fds))
+                return
+        if not self._closed:
+            self._loop.remove_writer(self._sock)

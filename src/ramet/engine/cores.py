@@ -18,6 +18,7 @@ from typing import Any
 
 from ramet.engine.definitions import Definitions, Host, refuse
 from ramet.engine.runs import kill_payload
+from ramet.engine.sandboxes import Sandboxes
 from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametError
 from ramet.models.operations import CoreStatus
 from ramet.native import _protocol as p
@@ -44,6 +45,7 @@ class Core:
         self.alive = True
         # Random, so that no sandbox of an adopted core has the number.
         self.last_sandbox = secrets.randbits(62) + 1
+        self._last_snapshot = secrets.randbits(31)
         self.connection = CoreConnection(launched.sock, on_event=self._event, on_lost=self._lost)
         settings = cores.settings
         host = Host(settings.core_program(), launched.pid, settings.lends, settings.private)
@@ -54,6 +56,11 @@ class Core:
         """A number for a sandbox, never 0."""
         self.last_sandbox += 1
         return self.last_sandbox
+
+    def next_snapshot(self) -> int:
+        """A number for a snapshot, never 0."""
+        self._last_snapshot = self._last_snapshot % (1 << 31) + 1
+        return self._last_snapshot
 
     def end_sandbox(self, sandbox: int) -> None:
         """Ask core to end a sandbox; that it may have ended by itself is no error."""
@@ -77,7 +84,8 @@ class Core:
         )
 
     def _event(self, frame: frames.Frame) -> None:
-        """Ends of sandboxes that stay: there are none yet but those that an earlier daemon owned."""
+        """Ends of sandboxes that stay, and of their commands."""
+        self._cores.sandboxes.event(frame)
 
     def _lost(self, error: RametError) -> None:
         self.alive = False
@@ -88,7 +96,8 @@ class Core:
 class Settings:
     """Where a core lives and how. The descriptors belong to the daemon and outlive every core.
 
-    `private` are paths that no root shows. `lends`: mounts are lent to core, which real root's core needs.
+    `private` are paths that no root shows. `data` is where snapshots are kept, by default where the
+    environment says. `lends`: mounts are lent to core, which real root's core needs.
     """
 
     directory: int
@@ -98,6 +107,7 @@ class Settings:
     pool: int | None = None
     private: tuple[str, ...] = ()
     program: Path | None = None
+    data: str | None = None
     lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
 
     def core_program(self) -> Path:
@@ -113,6 +123,7 @@ class Cores:
         self.settings = settings
         self.spawn = spawn
         self.running: Core | None = None
+        self.sandboxes = Sandboxes(self)
         self._log = log
         self._starting: asyncio.Future[Core] | None = None
         self._closed = False
@@ -133,11 +144,13 @@ class Cores:
         self._log("core lost", core=f"{core.core_id:016x}", pid=core.pid, error=error.message)
         if self.running is core:
             self.running = None
+        self.sandboxes.core_lost(core)
         self.spawn(self._reap(core.pid))
 
     async def close(self) -> None:
         """End core and everything in it, and wait until it is gone."""
         self._closed = True
+        self.sandboxes.close()
         core, self.running = self.running, None
         if core is not None:
             with contextlib.suppress(RametError, TimeoutError):
@@ -167,9 +180,11 @@ class Cores:
             if isinstance(error, ProtocolMismatch):
                 raise
             return False
-        for sandbox in left:
-            core.end_sandbox(sandbox.u64(p.TAG_SANDBOX))
         self.running = core
+        for sandbox in left:
+            if not self.sandboxes.adopt(core, sandbox):
+                core.end_sandbox(sandbox.u64(p.TAG_SANDBOX))
+        self.sandboxes.adopted()
         self._log("core adopted", core=f"{core.core_id:016x}", sandboxes=len(left))
         return True
 

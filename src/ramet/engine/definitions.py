@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import os
 import secrets
 import time
@@ -44,6 +45,8 @@ class Defined:
     """A root that core knows by `number`, and what every plan on it repeats."""
 
     number: int
+    filter_number: int
+    spec: RootSpec
     identity: str
     home: str
     environment: Mapping[str, str]
@@ -55,16 +58,31 @@ class Defined:
 
     def plan(self, request: RunRequest, sandbox: int) -> bytes:
         """The payload of RUN. Raises InvalidRequest."""
-        limits = self.limits.get(request.limits)
+        limits, variables = self._limits(request.limits), self._variables(request)
+        return b"".join((self.fixed, limits, variables, plan.command_part(request, sandbox, self.home)))
+
+    def create(self, limits: Limits, standing: bytes) -> bytes:
+        """The payload of CREATE; `standing` is from `plan.standing_part`. Raises InvalidRequest."""
+        place = u32(p.TAG_ROOT, self.number) + u32(p.TAG_FILTER, self.filter_number)
+        return b"".join((place, standing, self._limits(limits)))
+
+    def spawn(self, request: RunRequest, sandbox: int, command: int) -> bytes:
+        """The payload of SPAWN."""
+        return plan.spawn_part(request, sandbox, command, self.home) + self._variables(request)
+
+    def _limits(self, asked: Limits) -> bytes:
+        limits = self.limits.get(asked)
         if limits is None:
             if len(self.limits) >= 64:
                 self.limits.clear()
             # The deadline is no part of it: it differs from call to call.
-            limits = self.limits[request.limits] = plan.limits_part(request.limits)
-        variables = self.variables
-        if request.env:
-            variables = plan.environment_part({**self.environment, **request.env})
-        return b"".join((self.fixed, limits, variables, plan.command_part(request, sandbox, self.home)))
+            limits = self.limits[asked] = plan.limits_part(asked)
+        return limits
+
+    def _variables(self, request: RunRequest) -> bytes:
+        if not request.env:
+            return self.variables
+        return plan.environment_part({**self.environment, **request.env})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +107,8 @@ class Definitions:
         self._making: dict[Key, asyncio.Future[Defined]] = {}
         # A core that was adopted knows numbers of a daemon that is gone; a random start does not meet them.
         self._last = secrets.randbelow(1 << 31)
-        self._filter = secrets.randbelow(1 << 31) + 1
+        self.filter_number = secrets.randbelow(1 << 31) + 1
+        self.filter_hash = ""
 
     def __len__(self) -> int:
         return len(self._roots)
@@ -97,7 +116,10 @@ class Definitions:
     async def define_filter(self) -> None:
         """Tell core the seccomp program of guests."""
         program = await asyncio.to_thread(default_filter)
-        await self._core.ask(p.DEFINE_FILTER, u32(p.TAG_FILTER, self._filter) + raw(p.TAG_BYTES, program))
+        self.filter_hash = hashlib.blake2b(program, digest_size=16).hexdigest()
+        await self._core.ask(
+            p.DEFINE_FILTER, u32(p.TAG_FILTER, self.filter_number) + raw(p.TAG_BYTES, program)
+        )
 
     def known(self, request: RunRequest) -> Defined | None:
         """The root for `request`, when it can be used at once."""
@@ -130,7 +152,7 @@ class Definitions:
     async def _make(self, key: Key, made: asyncio.Future[Defined]) -> None:
         try:
             before = stamp(key[0])
-            spec = await asyncio.to_thread(self._spec, key)
+            spec = await asyncio.to_thread(self.work_out, key)
             made.set_result(await self._tell(key, spec, before))
         except RametError as error:
             refuse(made, error)
@@ -143,11 +165,12 @@ class Definitions:
                 refuse(made, DaemonLost("daemon_lost", "the daemon is ending"))
 
     async def _refresh(self, key: Key, identity: str) -> None:
-        spec = await asyncio.to_thread(self._spec, key)
+        spec = await asyncio.to_thread(self.work_out, key)
         if spec.identity != identity:
             await self._tell(key, spec, None)
 
-    def _spec(self, key: Key) -> RootSpec:
+    def work_out(self, key: Key) -> RootSpec:
+        """The recipe for (root, python) as the host is now. Blocks. Raises InvalidRequest."""
         root, python = key
         if root is not None:
             return directory_root(root)
@@ -157,6 +180,31 @@ class Definitions:
         return default_root(facts, private=self._host.private)
 
     async def _tell(self, key: Key, spec: RootSpec, before: tuple[int, ...] | None) -> Defined:
+        number = await self.define_once(spec)
+        environment = default_environment(spec)
+        defined = Defined(
+            number=number,
+            filter_number=self.filter_number,
+            spec=spec,
+            identity=spec.identity,
+            home=spec.home,
+            environment=environment,
+            fixed=plan.fixed_part(number, self.filter_number),
+            variables=plan.environment_part(environment),
+            checked=time.monotonic(),
+            stamp=before,
+        )
+        replaced = self._roots.pop(key, None)
+        self._roots[key] = defined
+        # Sandboxes that run on a dropped root keep it.
+        if replaced is not None:
+            await self.drop(replaced.number)
+        while len(self._roots) > ROOTS_MAX:
+            await self.drop(self._roots.popitem(last=False)[1].number)
+        return defined
+
+    async def define_once(self, spec: RootSpec) -> int:
+        """Tell core a root; its number, by which the caller drops it. Raises IsolationError, DaemonLost."""
         self._last = number = self._last % (1 << 31) + 1
         fds = await asyncio.to_thread(self._lend, spec) if self._host.lends else []
         lent = [bool(fds)] * (len(spec.binds) + len(spec.layers))
@@ -166,28 +214,11 @@ class Definitions:
             close_all(fds)
             raise
         await self._core.ask(p.DEFINE_ROOT, payload, fds)
-        environment = default_environment(spec)
-        defined = Defined(
-            number=number,
-            identity=spec.identity,
-            home=spec.home,
-            environment=environment,
-            fixed=plan.fixed_part(number, self._filter),
-            variables=plan.environment_part(environment),
-            checked=time.monotonic(),
-            stamp=before,
-        )
-        replaced = self._roots.pop(key, None)
-        self._roots[key] = defined
-        # Sandboxes that run on a dropped root keep it.
-        if replaced is not None:
-            await self._drop(replaced)
-        while len(self._roots) > ROOTS_MAX:
-            await self._drop(self._roots.popitem(last=False)[1])
-        return defined
+        return number
 
-    async def _drop(self, defined: Defined) -> None:
-        await self._core.ask(p.DROP_ROOT, u32(p.TAG_ROOT, defined.number))
+    async def drop(self, number: int) -> None:
+        """Have core forget a root. What stands on it keeps it."""
+        await self._core.ask(p.DROP_ROOT, u32(p.TAG_ROOT, number))
 
     def _lend(self, spec: RootSpec) -> list[int]:
         """Mounts of every bind and layer. Layers need owners that exist inside, to be copied up."""

@@ -47,20 +47,30 @@ def rlimit_parts(limits: Limits) -> list[bytes]:
     Nobody here may raise a hard limit, so a default above the daemon's own becomes that, which is stricter. A
     limit that was asked for is refused instead. Raises InvalidRequest naming it.
     """
-    asked = limits.asked()
     parts = []
     for spec in LIMITS:
         if spec.rlimit is None or spec.name == "processes":
             continue
         number = getattr(resource, f"RLIMIT_{spec.rlimit}")
         soft = int(getattr(limits, spec.name))
-        bound = _hard_limit(number)
-        if soft > bound and spec.name in asked:
-            text = f"{soft} is above the hard limit of Ramet's daemon, {bound}"
-            raise InvalidRequest.of(f"limits.{spec.name}", text, code="out_of_range")
+        _bounded(limits, spec.name, _hard_limit(number))
         # One second between SIGXCPU, which tells the limit, and SIGKILL, which cannot be caught.
         parts.append(_rlimit(number, soft, soft + (spec.name == "cpu_seconds")))
     return parts + [_rlimit(*row) for row in _FIXED]
+
+
+def _bounded(limits: Limits, name: str, bound: int) -> int:
+    """The limit, or the smaller `bound`, unless more was asked for: then InvalidRequest naming it."""
+    value = int(getattr(limits, name))
+    if value > bound and name in limits.asked():
+        text = f"{value} is above the hard limit of Ramet's daemon, {bound}"
+        raise InvalidRequest.of(f"limits.{name}", text, code="out_of_range")
+    return min(value, bound)
+
+
+def _processes(limits: Limits) -> int:
+    """Core adds one for init."""
+    return max(1, _bounded(limits, "processes", _hard_limit(resource.RLIMIT_NPROC) - 1))
 
 
 def _rlimit(number: int, soft: int, hard: int) -> bytes:
@@ -79,7 +89,7 @@ def limits_part(limits: Limits) -> bytes:
         (
             u64(p.TAG_DISK_BYTES, limits.disk),
             u64(p.TAG_DISK_INODES, limits.inodes),
-            u64(p.TAG_PROCESSES, limits.processes),
+            u64(p.TAG_PROCESSES, _processes(limits)),
             *rlimit_parts(limits),
         )
     )
@@ -113,6 +123,34 @@ def command_part(request: RunRequest, sandbox: int, cwd: str) -> bytes:
     parts += [u32(_STREAM_TAGS[stream], index) for index, stream in enumerate(request.streams)]
     if request.fault is not None:
         parts.append(u32(p.TAG_FAULT, step_number(request.fault)))
+    return b"".join(parts)
+
+
+def standing_part(sandbox: int, *, wall: float | None, owned: bool, record: bytes) -> bytes:
+    """What every sandbox that stays says of itself. `wall` None: it has no deadline."""
+    return b"".join(
+        (
+            u64(p.TAG_SANDBOX, sandbox),
+            u64(p.TAG_WALL_NS, int(wall * 1e9) if wall else 0),
+            text(p.TAG_HOSTNAME, HOSTNAME),
+            u32(p.TAG_NETWORK, p.NETWORK_NONE),
+            u32(p.TAG_OWNED, int(owned)),
+            raw(p.TAG_RECORD, record),
+        )
+    )
+
+
+def streams_part(command: int) -> bytes:
+    """The number of a command, all of whose streams come along in order."""
+    streams = b"".join([u32(tag, index) for index, tag in enumerate(_STREAM_TAGS)])
+    return u32(p.TAG_COMMAND, command) + streams
+
+
+def spawn_part(request: RunRequest, sandbox: int, command: int, cwd: str) -> bytes:
+    """A command for a standing sandbox, without its environment."""
+    parts = [u64(p.TAG_SANDBOX, sandbox), u32(p.TAG_UID, 0), u32(p.TAG_GID, 0), streams_part(command)]
+    parts += [text(p.TAG_ARG, word) for word in request.argv]
+    parts.append(text(p.TAG_CWD, request.cwd or cwd))
     return b"".join(parts)
 
 

@@ -97,7 +97,7 @@ class Run:
         if core is not None:
             core.active -= 1
         if isinstance(answer, RametError):
-            self._finish(_explained(answer, self._request))
+            self._finish(explained(answer, self._request))
             return
         try:
             self._finish(run_end(answer, single_uid=core is None or core.single_uid))
@@ -144,7 +144,7 @@ def run_end(frame: Frame, *, single_uid: bool) -> RunEnd:
     )
 
 
-def _explained(error: RametError, request: RunRequest) -> RametError:
+def explained(error: RametError, request: RunRequest) -> RametError:
     """A step that failed for what the caller asked becomes a refusal of that argument."""
     if not isinstance(error, IsolationError):
         return error

@@ -39,6 +39,8 @@ SET_POOL = 12
 RECORD = 13
 SNAPSHOT = 14
 DROP_SNAPSHOT = 15
+EXPORT_SNAPSHOT = 16
+LOAD_SNAPSHOT = 17
 OK = 32
 ERROR = 33
 EXITED = 34
@@ -53,6 +55,7 @@ INIT_ENTERED = 81
 INIT_SPAWNED = 82
 INIT_EXITED = 83
 INIT_FAILED = 84
+TRACER_TWIN = 96
 
 # enum ramet_tag
 TAG_CODE = 1
@@ -99,6 +102,9 @@ TAG_FILE_BYTES = 63
 TAG_PROCESS_COUNT = 64
 TAG_CAPTURE_NS = 65
 TAG_STEM_NS = 66
+TAG_BY_TWIN = 67
+TAG_ADDRESS = 68
+TAG_RESTARTED = 69
 TAG_STATUS = 70
 TAG_REASON = 71
 TAG_USER_NS = 72
@@ -191,6 +197,9 @@ STEP_RESUME = 108
 STEP_PAGES = 109
 STEP_DROP_TWIN = 110
 STEP_IMAGE = 111
+STEP_PARKED_TWIN = 112
+STEP_EXPORT = 113
+STEP_LOAD = 114
 STEP_STEM_FORK = 120
 STEP_STEM_FILES = 121
 STEP_STEM_REGION = 122
@@ -228,6 +237,8 @@ KIND_NAMES = MappingProxyType(
         13: "record",
         14: "snapshot",
         15: "drop_snapshot",
+        16: "export_snapshot",
+        17: "load_snapshot",
         32: "ok",
         33: "error",
         34: "exited",
@@ -242,6 +253,7 @@ KIND_NAMES = MappingProxyType(
         82: "init_spawned",
         83: "init_exited",
         84: "init_failed",
+        96: "tracer_twin",
     }
 )
 
@@ -308,6 +320,9 @@ STEP_NAMES = MappingProxyType(
         109: "pages",
         110: "drop_twin",
         111: "image",
+        112: "parked_twin",
+        113: "export",
+        114: "load",
         120: "stem_fork",
         121: "stem_files",
         122: "stem_region",
@@ -386,6 +401,9 @@ TAG_NAMES = MappingProxyType(
         64: "process_count",
         65: "capture_ns",
         66: "stem_ns",
+        67: "by_twin",
+        68: "address",
+        69: "restarted",
         70: "status",
         71: "reason",
         72: "user_ns",

@@ -88,6 +88,7 @@ class CoreConnection:
         self._on_lost = on_lost
         self._replies: dict[int, Reply] = {}
         self._listings: dict[int, list[frames.Frame]] = {}
+        self._fetching: set[int] = set()
         self._queue: deque[Pending] = deque()
         self._buffer = bytearray(p.FRAME_BYTES)
         self._last = 0
@@ -118,9 +119,25 @@ class CoreConnection:
         answers = await self._answer(p.LIST, b"", [], listing=True)
         return [frames.attributes(frame.payload) for frame in answers[:-1]]
 
-    async def _answer(
-        self, kind: int, payload: bytes, fds: list[int], *, listing: bool = False
-    ) -> list[frames.Frame]:
+    async def fetch(self, kind: int, payload: bytes) -> tuple[frames.Attributes, list[int]]:
+        """As `ask`, of what is answered with descriptors, which are the caller's."""
+        request, future = self._begin(kind, payload, [])
+        self._fetching.add(request)
+        try:
+            frame = await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # answered, and cancelled before the answer was seen
+                close_all(future.result().fds)
+            raise
+        finally:
+            self._fetching.discard(request)
+        return frames.attributes(frame.payload), frame.fds
+
+    def begin(self, kind: int, payload: bytes, fds: list[int]) -> asyncio.Future[frames.Frame]:
+        """Send a request now; the future gets the frame that answers it. Takes `fds`. Raises DaemonLost."""
+        return self._begin(kind, payload, fds)[1]
+
+    def _begin(self, kind: int, payload: bytes, fds: list[int]) -> tuple[int, asyncio.Future[frames.Frame]]:
         future: asyncio.Future[frames.Frame] = self._loop.create_future()
 
         def reply(answer: frames.Frame | RametError) -> None:
@@ -131,7 +148,12 @@ class CoreConnection:
             else:
                 future.set_result(answer)
 
-        request = self.call(kind, payload, fds, reply)
+        return self.call(kind, payload, fds, reply), future
+
+    async def _answer(
+        self, kind: int, payload: bytes, fds: list[int], *, listing: bool = False
+    ) -> list[frames.Frame]:
+        request, future = self._begin(kind, payload, fds)
         if listing:
             self._listings[request] = []
         last = await future
@@ -191,7 +213,8 @@ class CoreConnection:
                 return
 
     def _dispatch(self, frame: frames.Frame) -> None:
-        close_all(frame.fds)
+        if frame.kind == p.ERROR or frame.request not in self._fetching:
+            close_all(frame.fds)
         if not frame.request:
             self._on_event(frame)
         elif frame.kind == p.ERROR:

@@ -1,6 +1,8 @@
 """Requests check themselves, by the same words on both sides of the wire."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -19,6 +21,7 @@ from ramet.models.operations import (
     RunEnd,
     RunRequest,
 )
+from ramet.models.sandboxes import ForkReport, SandboxInfo, SandboxList, Snapshot, SnapshotList
 
 
 def across_the_wire(request):
@@ -135,6 +138,24 @@ def test_an_operation_without_arguments_refuses_any():
     assert caught.value.field == "force"
 
 
+def sandbox_results():
+    end = RunEnd(3, "exit", None, 1.5, 0.5, 1.0, 2.0, 3, 4, single_uid=True, lingering=False)
+    running = SandboxInfo(
+        "abc", "web", "running", 2, ("a", "b"), 1.5, parent="def", pause_ms=1.5, by_twin=True
+    )
+    ended = SandboxInfo("abc", None, "ended", 2, ("a",), 1.5, ended=2.5, end=end, note="by request", ttl=3.0)
+    point = Snapshot("point", "abc", 1.5, 0.5, 4096, 0, stem_ms=1.5)
+    return {
+        "sandbox.create": running,
+        "sandbox.fork": ForkReport(1.5, 4096, 0, by_twin=False, errors=((3, {"code": "busy"}),)),
+        "sandbox.snapshot": point,
+        "sandbox.kill": ended,
+        "sandbox.list": SandboxList((running, ended)),
+        "snapshot.list": SnapshotList((point,)),
+        "snapshot.remove": point,
+    }
+
+
 def test_every_result_of_the_table_arrives_as_it_left():
     core = CoreStatus(1, "c0de", "0.1", 1, "single", 8, 7, 0, 1, 2)
     samples = {
@@ -144,13 +165,21 @@ def test_every_result_of_the_table_arrives_as_it_left():
         "shutdown": Pong("0.1", 1),
         "doctor": Report((Finding("kernel", "pass", "6.1"),)),
     }
+    samples |= sandbox_results()
     assert samples.keys() == OPERATIONS.keys()
     for name, result in samples.items():
         assert OPERATIONS[name].result.from_wire(json.loads(json.dumps(result.to_wire()))) == result
 
 
 def test_only_operations_that_start_nothing_may_be_sent_again():
-    assert [name for name, operation in OPERATIONS.items() if not operation.idempotent] == ["run"]
+    once = {name for name, operation in OPERATIONS.items() if not operation.idempotent}
+    assert once == {"run", "sandbox.create", "sandbox.fork", "sandbox.snapshot", "snapshot.remove"}
+
+
+def test_a_run_needs_nothing_of_what_is_told_of_sandboxes():
+    """Its start would pay for their classes."""
+    program = "import sys, ramet.client; ramet.client.run; sys.exit('ramet.models.sandboxes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_a_report_with_a_failed_check_is_not_ok():

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _METAVARS = {"count": "N", "bytes": "SIZE", "seconds": "SECONDS"}
 
 
-def _limit(name: str, prefix: str = "") -> Any:
+def limit_option(name: str, prefix: str = "") -> Any:
+    """The option for a limit of the table."""
     spec = BY_NAME[name]
     text = f"{prefix}{spec.summary}. Default: {amount(spec.default, spec.unit)}."
     return typer.Option(None, spec.option, metavar=_METAVARS[spec.unit], help=text[0].upper() + text[1:])
@@ -34,7 +35,7 @@ def run(
         None, metavar="COMMAND", help="A shell line, or a program's words."
     ),
     *,
-    timeout: str | None = _limit("wall"),
+    timeout: str | None = limit_option("wall"),
     env: list[str] = typer.Option(
         [],
         "--env",
@@ -44,14 +45,14 @@ def run(
     ),
     cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
     root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
-    pids: str | None = _limit("processes"),
-    disk: str | None = _limit("disk"),
-    inodes: str | None = _limit("inodes"),
-    open_files: str | None = _limit("open_files"),
-    file_size: str | None = _limit("file_size"),
-    address_space: str | None = _limit("address_space"),
-    cpu_seconds: str | None = _limit("cpu_seconds"),
-    output: str | None = _limit("output", "with --json, "),
+    pids: str | None = limit_option("processes"),
+    disk: str | None = limit_option("disk"),
+    inodes: str | None = limit_option("inodes"),
+    open_files: str | None = limit_option("open_files"),
+    file_size: str | None = limit_option("file_size"),
+    address_space: str | None = limit_option("address_space"),
+    cpu_seconds: str | None = limit_option("cpu_seconds"),
+    output: str | None = limit_option("output", "with --json, "),
     stdin: bool | None = typer.Option(
         None, "--stdin/--no-stdin", "-i/-n", help="Pass standard input on. Default: unless it is a terminal."
     ),
@@ -78,8 +79,8 @@ def run(
     }
     try:
         request: _Request = {"timeout": timeout, "cwd": cwd, "root": root}
-        request["command"] = _command(command or [], literal=ctx.meta.get(LITERAL) is True)
-        request["env"] = dict(_variable(text) for text in env)
+        request["command"] = command_of(command or [], literal=ctx.meta.get(LITERAL) is True)
+        request["env"] = dict(variable(text) for text in env)
         request["limits"] = _limits(limits, as_json=as_json)
         if stdin is True or (stdin is None and has_input()):
             request["stdin"] = 0
@@ -102,7 +103,8 @@ class _Request(TypedDict, total=False):
     limits: dict[str, str]
 
 
-def _command(words: list[str], *, literal: bool) -> str | list[str]:
+def command_of(words: list[str], *, literal: bool) -> str | list[str]:
+    """What the words of a command line mean: one is a shell line, unless `literal`. Raises InvalidRequest."""
     if not words:
         raise InvalidRequest.of("command", "is missing", code="empty_command")
     return words[0] if len(words) == 1 and not literal else words
@@ -117,7 +119,8 @@ def _limits(asked: dict[str, str | None], *, as_json: bool) -> dict[str, str]:
     return {**given, "output": "0"}
 
 
-def _variable(text: str) -> tuple[str, str]:
+def variable(text: str) -> tuple[str, str]:
+    """Name and value of ``NAME=VALUE``, or of ``NAME`` as it is here. Raises InvalidRequest."""
     name, equals, value = text.partition("=")
     if not name:
         raise InvalidRequest.of("env", f"{text[:80]!r} is not NAME=VALUE")

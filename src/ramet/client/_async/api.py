@@ -11,7 +11,7 @@ from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report
 from ramet.models.results import CommandResult
 
-_shared = AsyncClient()
+shared = AsyncClient()
 
 
 async def run(
@@ -49,7 +49,7 @@ async def run(
         DaemonError: the daemon could not be started, or ended meanwhile.
         CommandFailed: only with `check`.
     """
-    return await _shared.run(
+    return await shared.run(
         command,
         timeout=timeout,
         stdin=stdin,
@@ -66,17 +66,17 @@ async def run(
 
 async def doctor() -> Report:
     """What this machine has of what Ramet needs, seen by the daemon, which is started if need be."""
-    return await _shared.doctor()
+    return await shared.doctor()
 
 
 async def status() -> DaemonStatus:
     """What the user's daemon and its core are doing; starts the daemon if need be."""
-    return await _shared.status()
+    return await shared.status()
 
 
 async def ping() -> Pong:
     """The daemon's version and pid; starts it if need be."""
-    return await _shared.ping()
+    return await shared.ping()
 
 
 async def shutdown() -> Pong:

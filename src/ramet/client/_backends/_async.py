@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import select
-from collections.abc import Callable
-from typing import Any, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Generator
+from typing import Any, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -22,6 +23,15 @@ async def poll(poller: select.epoll, timeout: float) -> list[tuple[int, int]]:
     return poller.poll(0)
 
 
+async def ready(descriptor: int, timeout: float, *, write: bool = False) -> bool:
+    """Whether `descriptor` can be read (or written) before `timeout` seconds (negative: never) are over."""
+    wait = anyio.wait_writable if write else anyio.wait_readable
+    with anyio.move_on_after(timeout if timeout >= 0 else math.inf):
+        await wait(descriptor)
+        return True
+    return False
+
+
 async def deliver(callback: Callable[[bytes], Any], chunk: bytes) -> None:
     """Call `callback`, and await what it returns if it is to be awaited."""
     outcome = callback(chunk)
@@ -32,3 +42,17 @@ async def deliver(callback: Callable[[bytes], Any], chunk: bytes) -> None:
 async def in_thread(call: Callable[[], T]) -> T:
     """The result of `call`, which blocks."""
     return await anyio.to_thread.run_sync(call)
+
+
+class Opening:
+    """What is opened by awaiting it, or by entering it."""
+
+    @abstractmethod
+    async def start(self) -> Self:
+        """Open it, if that has not been done."""
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.start().__await__()
+
+    def _made(self) -> None:
+        """Called at the end of the constructor, which cannot wait."""

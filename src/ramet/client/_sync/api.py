@@ -12,7 +12,7 @@ from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report
 from ramet.models.results import CommandResult
 
-_shared = Client()
+shared = Client()
 
 
 def run(
@@ -50,7 +50,7 @@ def run(
         DaemonError: the daemon could not be started, or ended meanwhile.
         CommandFailed: only with `check`.
     """
-    return _shared.run(
+    return shared.run(
         command,
         timeout=timeout,
         stdin=stdin,
@@ -67,17 +67,17 @@ def run(
 
 def doctor() -> Report:
     """What this machine has of what Ramet needs, seen by the daemon, which is started if need be."""
-    return _shared.doctor()
+    return shared.doctor()
 
 
 def status() -> DaemonStatus:
     """What the user's daemon and its core are doing; starts the daemon if need be."""
-    return _shared.status()
+    return shared.status()
 
 
 def ping() -> Pong:
     """The daemon's version and pid; starts it if need be."""
-    return _shared.ping()
+    return shared.ping()
 
 
 def shutdown() -> Pong:

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from ramet.client._backends._sync import deliver, in_thread, poll
-from ramet.client._exchange import Connection, Exchange, Stale
+from ramet.client._exchange import Connection, Exchange, Made, Stale
 from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
 from ramet.errors import DaemonLost
 from ramet.models.limits import Limits
-from ramet.models.operations import OPERATIONS, DaemonStatus, Empty, Pong, Report, RunRequest
+from ramet.models.operations import DaemonStatus, Pong, Report, RunRequest
 from ramet.models.results import CommandResult
 from ramet.wire.places import runtime_path
 
@@ -28,6 +28,12 @@ PATIENCE_S = 30.0
 ATTEMPTS = 3
 # A command that is done by then costs one wakeup; one that writes more than a pipe holds waits so long once.
 QUIET_S = 0.004
+
+
+def _idempotent(operation: str) -> bool:
+    from ramet.models.operations import OPERATIONS
+
+    return OPERATIONS[operation].idempotent
 
 
 class Client:
@@ -110,34 +116,46 @@ class Client:
 
     def doctor(self) -> Report:
         """What this machine has of what Ramet needs, seen by the daemon."""
-        return Report.from_wire(self._ask("doctor"))
+        return Report.from_wire(self.ask("doctor"))
 
     def status(self) -> DaemonStatus:
         """What the daemon and its core are doing."""
-        return DaemonStatus.from_wire(self._ask("status"))
+        return DaemonStatus.from_wire(self.ask("status"))
 
     def ping(self) -> Pong:
         """The daemon's version and pid; starts it if need be."""
-        return Pong.from_wire(self._ask("ping"))
+        return Pong.from_wire(self.ask("ping"))
 
     def shutdown(self) -> Pong:
         """End the daemon and every sandbox; with ``start=True`` a missing one is started first."""
-        return Pong.from_wire(self._ask("shutdown"))
+        return Pong.from_wire(self.ask("shutdown"))
 
-    def _ask(self, name: str) -> dict[str, Any]:
-        arguments = Empty().to_wire()
+    def ask(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        made: list[Made] | None = None,
+        patience: float = PATIENCE_S,
+    ) -> dict[str, Any]:
+        """The answer to an operation of the table that takes no descriptors.
+
+        `made` takes the sandboxes that come before it, whose descriptors are the caller's, also when this
+        raises. `patience`: seconds after which a daemon that says nothing is given up.
+        """
         for _ in range(ATTEMPTS):
             connection = self._connection()
             try:
-                connection.send(name, arguments, [])
-                deadline = time.monotonic() + PATIENCE_S
-                while (answer := connection.receive()) is None:
+                connection.send(name, dict(arguments or {}), [])
+                deadline = time.monotonic() + patience
+                while (answer := connection.receive(made)) is None:
                     self._wait(connection, deadline)
                 return answer
             except Stale:
-                continue
+                if made:
+                    break
             except DaemonLost:
-                if not OPERATIONS[name].idempotent or name == "shutdown":
+                if name == "shutdown" or not _idempotent(name):
                     raise
             finally:
                 self._give_back(connection)

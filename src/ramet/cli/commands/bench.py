@@ -1,0 +1,63 @@
+"""`ramet bench`: the benchmarks of the checkout that this installation is of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from ramet.errors import InvalidRequest
+
+CHECKOUT = Path(__file__).resolve().parents[4]
+
+
+def bench(
+    engine: bool = typer.Option(False, "--engine", help="The fork engine instead of single runs."),
+    json_file: str = typer.Option(None, "--json", metavar="FILE", help="Where the numbers go."),
+    plot: str = typer.Option(
+        None, "--plot", metavar="FILE", help="With --engine: a picture, .svg or, where a converter is, .png."
+    ),
+    rounds: str = typer.Option(None, "--rounds", metavar="N", help="With --engine: rounds of each contest."),
+    quick: bool = typer.Option(False, "--quick", help="Less of everything."),
+) -> int:
+    """Measure what Ramet promises on this machine, and show each number beside its bound.
+
+    Runs are measured beside bubblewrap, the engine beside os.fork. The benchmarks are part of the source,
+    and of no installed package.
+    """
+    import subprocess
+    import sys
+
+    words = _words(engine=engine, json_file=json_file, plot=plot, rounds=rounds, quick=quick)
+    module = "benchmarks.engine" if engine else "benchmarks"
+    if not (CHECKOUT / "benchmarks" / "engine.py").is_file():
+        raise InvalidRequest(
+            "not_found",
+            f"this installation has no benchmarks: {CHECKOUT / 'benchmarks'} does not exist",
+            hint="they are in the directory benchmarks of Ramet's source: python -m benchmarks, "
+            "python -m benchmarks.engine",
+        )
+    paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.call([sys.executable, "-P", "-m", module, *words], env=environment)
+
+
+def _words(
+    *, engine: bool, json_file: str | None, plot: str | None, rounds: str | None, quick: bool
+) -> list[str]:
+    """The arguments of the benchmarks' own program. Raises InvalidRequest."""
+    words = []
+    for option, value in (("--plot", plot), ("--rounds", rounds)):
+        if value is not None and not engine:
+            raise InvalidRequest.of(option, "belongs to --engine")
+    if rounds is not None and not (rounds.isascii() and rounds.isdecimal() and int(rounds)):
+        raise InvalidRequest.of("--rounds", f"{rounds[:80]!r} is not a number above 0")
+    if plot is not None and Path(plot).suffix not in {".svg", ".png"}:
+        raise InvalidRequest.of("--plot", f"{plot[:80]!r} ends neither with .svg nor with .png")
+    if quick:
+        words += ["--scale", "quick"]
+    for option, value in (("--json", json_file), ("--plot", plot), ("--rounds", rounds)):
+        if value is not None:
+            words += [option, value]
+    return words

@@ -1,0 +1,168 @@
+"""`ramet sandbox create|ls|kill` and `ramet fork`: sandboxes that outlive the command that made them."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ramet.cli._command import LITERAL
+from ramet.cli.commands.run import command_of, limit_option, variable
+from ramet.errors import InvalidRequest, RametError
+
+if TYPE_CHECKING:
+    from ramet.models.sandboxes import SandboxInfo
+
+JSON = typer.Option(False, "--json", help="Print one JSON object.")
+_TTL = typer.Option(
+    None, "--ttl", metavar="SECONDS", help="How long it lives with nobody asking for it. Default: 300s."
+)
+_TIMEOUT = typer.Option(
+    None, "--timeout", metavar="SECONDS", help="Time until everything in it is killed. Default: none."
+)
+
+
+def create(
+    ctx: typer.Context,
+    command: list[str] | None = typer.Argument(
+        None, metavar="COMMAND", help="A shell line, or a program's words."
+    ),
+    *,
+    name: str | None = typer.Option(None, metavar="NAME", help="A name to call it by, besides its id."),
+    ttl: str | None = _TTL,
+    timeout: str | None = _TIMEOUT,
+    env: list[str] = typer.Option(
+        [],
+        "--env",
+        "-e",
+        metavar="NAME=VALUE",
+        help="A variable for the command; NAME alone takes the value that it has here. May be repeated.",
+    ),
+    cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
+    root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
+    pids: str | None = limit_option("processes"),
+    disk: str | None = limit_option("disk"),
+    inodes: str | None = limit_option("inodes"),
+    open_files: str | None = limit_option("open_files"),
+    file_size: str | None = limit_option("file_size"),
+    address_space: str | None = limit_option("address_space"),
+    cpu_seconds: str | None = limit_option("cpu_seconds"),
+    as_json: bool = JSON,
+) -> int:
+    """Start a command in a sandbox that stays, and print the sandbox's id.
+
+    The command is read as by ramet run. What it writes while nobody is attached is dropped, and its standard
+    input stays open and empty. The sandbox ends with its command, when it is killed, or when nobody asked for
+    it in the time of --ttl.
+    """
+    limits = {
+        "processes": pids,
+        "disk": disk,
+        "inodes": inodes,
+        "open_files": open_files,
+        "file_size": file_size,
+        "address_space": address_space,
+        "cpu_seconds": cpu_seconds,
+    }
+    arguments: dict[str, Any] = {
+        "command": command_of(command or [], literal=ctx.meta.get(LITERAL) is True),
+        "env": dict(variable(text) for text in env),
+        "limits": {limit: value for limit, value in limits.items() if value is not None},
+        "timeout": timeout,
+        "cwd": cwd,
+        "root": root,
+        "name": name,
+        "ttl": ttl,
+    }
+    from ramet.client import Sandbox
+
+    with Sandbox(**arguments, detach=True) as made:
+        _tell_made([made.info], as_json=as_json)
+    return 0
+
+
+def fork(
+    source: str | None = typer.Argument(
+        None, metavar="SANDBOX", help="The sandbox to fork, by its id or name."
+    ),
+    *,
+    snapshot: str | None = typer.Option(None, metavar="NAME", help="Fork this snapshot, not a sandbox."),
+    n: str = typer.Option("1", "-n", metavar="N", help="How many."),
+    name: str | None = typer.Option(None, metavar="NAME", help="A name for the one child."),
+    ttl: str | None = _TTL,
+    timeout: str | None = _TIMEOUT,
+    as_json: bool = JSON,
+) -> int:
+    """Fork a running sandbox, or a snapshot, and print the ids of the children.
+
+    Each goes on where the source stood, with its memory and files. When one of several cannot be made, none
+    is kept.
+    """
+    if source is None and snapshot is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one to fork")
+    if not n.isdecimal() or len(n) > 9:
+        raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
+    arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "name": name}
+    from ramet.client import fork as fork_it
+
+    with fork_it(sandbox=source, snapshot=snapshot, n=int(n), detach=True, **arguments) as made:
+        _tell_made([one.info for one in made], as_json=as_json)
+    return 0
+
+
+def ls(
+    ended: bool = typer.Option(False, "--all", help="Also those that ended in the last minutes."),
+    as_json: bool = JSON,
+) -> int:
+    """List the sandboxes that stay."""
+    from ramet.client import sandboxes
+
+    found = sandboxes.list(ended=ended)
+    if as_json:
+        print(json.dumps({"sandboxes": [one.to_dict() for one in found]}))
+    elif found:
+        from ramet.cli.render import table
+
+        table(("ID", "NAME", "PARENT", "AGE", "STATUS", "COMMAND"), [_row(one) for one in found])
+    return 0
+
+
+def kill(
+    names: list[str] | None = typer.Argument(None, metavar="SANDBOX...", help="Ids or names."),
+    as_json: bool = JSON,
+) -> int:
+    """End sandboxes, and return when they have ended."""
+    if not names:
+        raise InvalidRequest.of("sandbox", "is missing: which one to end")
+    from ramet.client import sandboxes
+
+    ended, failed = [], None
+    for name in names:
+        try:
+            ended.append(sandboxes.kill(name))
+        except RametError as error:
+            failed = failed or error
+    if as_json:
+        print(json.dumps({"sandboxes": [one.to_dict() for one in ended]}))
+    if failed is not None:
+        raise failed
+    return 0
+
+
+def _tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"sandboxes": [one.to_dict() for one in made]}))
+    else:
+        for one in made:
+            print(one.id)
+
+
+def _row(one: SandboxInfo) -> tuple[str, ...]:
+    from ramet.cli.render import age
+
+    command = " ".join(one.command).replace("\n", " ")
+    state = one.how_it_ended() or ("running" if one.detached else "running, owned")
+    until = time.time() if one.ended is None else one.ended
+    return one.id, one.name or "", one.parent or "", age(until - one.created), state, f"{command:.60}"

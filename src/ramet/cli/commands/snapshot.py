@@ -1,0 +1,79 @@
+"""`ramet snapshot create|ls|rm`."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import typer
+
+from ramet.cli.commands.sandbox import JSON
+from ramet.errors import InvalidRequest, RametError
+
+
+def create(
+    sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    name: str | None = typer.Argument(None, metavar="NAME", help="The snapshot's name."),
+    as_json: bool = JSON,
+) -> int:
+    """Keep the state of a running sandbox under a name; it runs on."""
+    if sandbox is None or name is None:
+        missing = "sandbox" if sandbox is None else "name"
+        raise InvalidRequest.of(missing, "is missing")
+    from ramet.cli.render import size
+    from ramet.client import sandboxes
+
+    taken = sandboxes.snapshot(sandbox, name)
+    if as_json:
+        print(json.dumps(taken.to_wire()))
+    else:
+        kept = f"{size(taken.memory_bytes)} of memory and {size(taken.file_bytes)} of files"
+        print(f"{taken.name}: {kept}; the sandbox stood still for {taken.pause_ms:.1f} ms")
+    return 0
+
+
+def ls(as_json: bool = JSON) -> int:
+    """List the snapshots."""
+    from ramet.client import snapshots
+
+    found = snapshots.list()
+    if as_json:
+        print(json.dumps({"snapshots": [one.to_wire() for one in found]}))
+    elif found:
+        from ramet.cli.render import age, size, table
+
+        rows = [
+            (
+                one.name,
+                one.sandbox,
+                age(time.time() - one.created),
+                size(one.memory_bytes),
+                size(one.file_bytes),
+                "yes" if one.durable else "no",
+            )
+            for one in found
+        ]
+        table(("NAME", "SANDBOX", "AGE", "MEMORY", "FILES", "DURABLE"), rows)
+    return 0
+
+
+def rm(
+    names: list[str] | None = typer.Argument(None, metavar="SNAPSHOT...", help="Names."),
+    as_json: bool = JSON,
+) -> int:
+    """Forget snapshots; what was forked from them goes on."""
+    if not names:
+        raise InvalidRequest.of("snapshot", "is missing: which one to forget")
+    from ramet.client import snapshots
+
+    removed, failed = [], None
+    for name in names:
+        try:
+            removed.append(snapshots.remove(name))
+        except RametError as error:
+            failed = failed or error
+    if as_json:
+        print(json.dumps({"snapshots": [one.to_wire() for one in removed]}))
+    if failed is not None:
+        raise failed
+    return 0

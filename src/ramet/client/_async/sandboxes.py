@@ -1,0 +1,37 @@
+"""All sandboxes of the user's daemon, whoever made them."""
+
+from __future__ import annotations
+
+from ramet.client._async.api import shared
+from ramet.client._async.client import AsyncClient
+from ramet.client._async.sandbox import FORK_PATIENCE_S
+from ramet.models.sandboxes import (
+    ListRequest,
+    SandboxInfo,
+    SandboxList,
+    SandboxRequest,
+    Snapshot,
+    SnapshotRequest,
+)
+
+
+async def list(*, ended: bool = False, client: AsyncClient | None = None) -> tuple[SandboxInfo, ...]:  # noqa: A001
+    """Those that live, and with `ended` those of the last minutes; the oldest first."""
+    answer = await (client or shared).ask("sandbox.list", ListRequest(ended).to_wire())
+    return SandboxList.from_wire(answer).sandboxes
+
+
+async def kill(sandbox: str, *, client: AsyncClient | None = None) -> SandboxInfo:
+    """End the sandbox of this id or name, and return when it has ended.
+
+    Raises InvalidRequest when there is none.
+    """
+    request = SandboxRequest.from_wire({"sandbox": sandbox})
+    return SandboxInfo.from_wire(await (client or shared).ask("sandbox.kill", request.to_wire()))
+
+
+async def snapshot(sandbox: str, name: str, *, client: AsyncClient | None = None) -> Snapshot:
+    """Keep the state of the sandbox of this id or name under `name`; else as `AsyncSandbox.snapshot`."""
+    request = SnapshotRequest.of(sandbox, name)
+    answer = await (client or shared).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+    return Snapshot.from_wire(answer)

@@ -1,0 +1,19 @@
+"""Snapshots that have a name."""
+
+from __future__ import annotations
+
+from ramet.client._async.api import shared
+from ramet.client._async.client import AsyncClient
+from ramet.models.sandboxes import Snapshot, SnapshotList, SnapshotName
+
+
+async def list(*, client: AsyncClient | None = None) -> tuple[Snapshot, ...]:  # noqa: A001
+    """All of them, by name."""
+    return SnapshotList.from_wire(await (client or shared).ask("snapshot.list")).snapshots
+
+
+async def remove(name: str | Snapshot, *, client: AsyncClient | None = None) -> Snapshot:
+    """Forget one; what was forked from it goes on. Raises InvalidRequest when there is none of that name."""
+    asked = name.name if isinstance(name, Snapshot) else name
+    request = SnapshotName.from_wire({"name": asked})
+    return Snapshot.from_wire(await (client or shared).ask("snapshot.remove", request.to_wire()))

@@ -1,0 +1,244 @@
+"""What a client holds of a sandbox that stays, without any waiting in it: its session, and its streams' ends.
+
+All ends are non-blocking. The session is the sandbox's life line: when it is closed the daemon ends the
+sandbox, unless that is detached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ramet._descriptors import close_all
+from ramet.client._streams import CHUNK, Sink
+from ramet.errors import DaemonError, DaemonLost, InvalidRequest
+from ramet.models.results import Captured, CommandResult, Usage
+from ramet.models.sandboxes import SandboxInfo
+from ramet.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Inflow:
+    """An output stream of the command, and what was read of it but not asked for yet."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        """-1 at the end of the stream."""
+        self.buffer = bytearray()
+        self._scanned = 0
+        self._busy = False
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing more can come than what is in the buffer."""
+        return self.descriptor < 0
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """One at a time: two readers would each get a part that makes no sense. Raises InvalidRequest."""
+        if self._busy:
+            raise InvalidRequest("stream_busy", "this stream is being read already, or waited for")
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def pull(self) -> bool:
+        """Read what is there; False when there is nothing now."""
+        try:
+            chunk = os.read(self.descriptor, CHUNK)
+        except BlockingIOError:
+            return False
+        if chunk:
+            self.buffer += chunk
+        else:
+            self.close()
+        return True
+
+    def take(self, size: int) -> bytes:
+        """The next bytes of the buffer, `size` at most."""
+        taken = bytes(self.buffer[:size])
+        del self.buffer[:size]
+        self._scanned = 0
+        return taken
+
+    def line_size(self, most: int) -> int | None:
+        """How long the next line is, with its end; `most` if it is longer. None: it is not here yet."""
+        end = self.buffer.find(b"\n", self._scanned, most)
+        if end >= 0:
+            return end + 1
+        self._scanned = min(len(self.buffer), most)
+        return self._scanned if self.ended or self._scanned >= most else None
+
+    def close(self) -> None:
+        """Stop reading; the buffer stays."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Outflow:
+    """The way into the command's standard input."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def push(self, data: memoryview) -> int | None:
+        """Write what there is room for: how many bytes. None when nobody reads any more."""
+        if self.descriptor < 0:
+            return None
+        try:
+            return os.write(self.descriptor, data)
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            return None
+
+    def close(self) -> None:
+        """The command's standard input ends here."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Held:
+    """A sandbox in the hands of this process."""
+
+    def __init__(self, info: dict[str, Any], fds: list[int]) -> None:
+        """Takes `fds`: session, stdin, stdout, stderr."""
+        session, feed, out, err = fds
+        self.session = socket.socket(fileno=session)
+        self.stdin = Outflow(feed)
+        self.stdout = Inflow(out)
+        self.stderr = Inflow(err)
+        self.info = SandboxInfo.from_wire(info)
+        self.lost = False
+        _all_held.add(self)
+        for number in fds:
+            os.set_blocking(number, False)
+
+    @property
+    def ended(self) -> bool:
+        """True when the daemon has told of its end."""
+        return self.info.end is not None
+
+    def hear(self) -> bool:
+        """Look whether the daemon told of the end. Raises DaemonLost when it cannot any more."""
+        if self.ended:
+            return True
+        if self.session.fileno() < 0:
+            raise InvalidRequest("not_held", "this object has let go of the sandbox")
+        if self.lost:
+            raise self.daemon_lost()
+        try:
+            received = messages.receive(self.session)
+        except BlockingIOError:
+            return False
+        except (OSError, DaemonError):
+            received = None
+        if received is None:
+            self.lost = True
+            raise self.daemon_lost()
+        message, fds = received
+        close_all(fds)
+        self.info = SandboxInfo.from_wire(message["ended"])
+        return True
+
+    def daemon_lost(self) -> DaemonLost:
+        """The error for a sandbox of which nobody tells any more."""
+        what = "may live on" if self.info.detached else "ended with it"
+        name = self.info.name or self.info.id
+        return DaemonLost("daemon_lost", f"the daemon is gone that had the sandbox {name}, which {what}")
+
+    def ask_end(self) -> None:
+        """Ask the daemon to end it, if it has not ended."""
+        if not self.ended and self.session.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                messages.send(self.session, {"op": "kill"})
+
+    def close(self) -> None:
+        """Let go of it."""
+        _all_held.discard(self)
+        self.session.close()
+        self.stdin.close()
+        self.stdout.close()
+        self.stderr.close()
+
+    def __del__(self) -> None:
+        # A sandbox that nobody can reach any more ends; that is no leak to warn of.
+        if hasattr(self, "info"):
+            self.session.close()
+            self.stdin.close()
+            self.stdout.close()
+            self.stderr.close()
+
+
+# A fork of this process that had them too would keep sandboxes alive, and their input open.
+_all_held: weakref.WeakSet[Held] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    for held in list(_all_held):
+        held.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+class Collector:
+    """Gathers what is unread of a stream, in bounded memory, so that the command does not stand still."""
+
+    def __init__(self, flow: Inflow, limit: int) -> None:
+        self.flow = flow
+        self._sink = Sink(flow.descriptor, limit, None)
+        self._sink.feed(flow.take(len(flow.buffer)))
+
+    def pull(self) -> bool:
+        """Read what is there; False when there is nothing now, or at the end."""
+        if self.flow.ended:
+            return False
+        count = self._sink.pull()
+        if count == 0:
+            self.flow.close()
+        return bool(count)
+
+    def rest(self) -> Captured:
+        """All that came, once nobody writes any more."""
+        while self.pull():
+            pass
+        return self._sink.captured()
+
+    def give_back(self) -> None:
+        """Put what was gathered where it is read from: the wait was in vain.
+
+        What was beyond the limit is missing in the middle, where a line of its own says how much it was.
+        """
+        captured = self._sink.captured()
+        head, tail = captured.kept[: captured.head], captured.kept[captured.head :]
+        mark = f"\n[... {captured.left_out} bytes left out ...]\n" if captured.left_out else ""
+        self.flow.buffer[:0] = head + mark.encode() + tail
+
+
+def result_of(info: SandboxInfo, out: Captured, err: Captured, encoding: str) -> CommandResult:
+    """The result of a sandbox that has ended."""
+    end = info.end
+    assert end is not None  # noqa: S101  the caller's order
+    return CommandResult(
+        exit_code=end.exit_code,
+        reason=end.reason,
+        signal=end.signal,
+        duration_ms=end.duration_ms,
+        setup_ms=end.setup_ms,
+        out=out,
+        err=err,
+        usage=Usage(end.user_ms, end.system_ms, end.peak_rss_bytes, end.disk_bytes),
+        single_uid=end.single_uid,
+        lingering=end.lingering,
+        encoding=encoding,
+    )

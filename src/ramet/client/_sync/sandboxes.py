@@ -1,0 +1,38 @@
+# Generated from _async/sandboxes.py by scripts/unasync.py. Do not edit.
+"""All sandboxes of the user's daemon, whoever made them."""
+
+from __future__ import annotations
+
+from ramet.client._sync.api import shared
+from ramet.client._sync.client import Client
+from ramet.client._sync.sandbox import FORK_PATIENCE_S
+from ramet.models.sandboxes import (
+    ListRequest,
+    SandboxInfo,
+    SandboxList,
+    SandboxRequest,
+    Snapshot,
+    SnapshotRequest,
+)
+
+
+def list(*, ended: bool = False, client: Client | None = None) -> tuple[SandboxInfo, ...]:  # noqa: A001
+    """Those that live, and with `ended` those of the last minutes; the oldest first."""
+    answer = (client or shared).ask("sandbox.list", ListRequest(ended).to_wire())
+    return SandboxList.from_wire(answer).sandboxes
+
+
+def kill(sandbox: str, *, client: Client | None = None) -> SandboxInfo:
+    """End the sandbox of this id or name, and return when it has ended.
+
+    Raises InvalidRequest when there is none.
+    """
+    request = SandboxRequest.from_wire({"sandbox": sandbox})
+    return SandboxInfo.from_wire((client or shared).ask("sandbox.kill", request.to_wire()))
+
+
+def snapshot(sandbox: str, name: str, *, client: Client | None = None) -> Snapshot:
+    """Keep the state of the sandbox of this id or name under `name`; else as `Sandbox.snapshot`."""
+    request = SnapshotRequest.of(sandbox, name)
+    answer = (client or shared).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+    return Snapshot.from_wire(answer)

@@ -1,0 +1,92 @@
+"""The operations on sandboxes and snapshots: what a client asks for becomes the engine's work.
+
+Each sandbox that is made goes to the client in a message of its own, as soon as it runs, and before the
+answer: ``{"made": NUMBER, "info": {...}}`` with four descriptors, its session and the near ends of stdin,
+stdout and stderr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ramet._descriptors import close_all
+from ramet.daemon.sessions import open_session
+from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
+
+if TYPE_CHECKING:
+    from ramet.daemon.server import Connection
+    from ramet.engine.channels import Channel
+    from ramet.engine.sandboxes import Sandboxes
+    from ramet.engine.standing import Sandbox
+    from ramet.models.operations import Empty
+    from ramet.models.sandboxes import (
+        CreateRequest,
+        ForkReport,
+        ForkRequest,
+        ListRequest,
+        SandboxRequest,
+        Snapshot,
+        SnapshotName,
+        SnapshotRequest,
+    )
+
+Perform = Callable[[Any, "Connection"], Awaitable[Any]]
+
+
+class SandboxOperations:
+    """The rows of the table that are about sandboxes that stay."""
+
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        self._sandboxes = sandboxes
+        self.table: dict[str, Perform] = {
+            "sandbox.create": self._create,
+            "sandbox.fork": self._fork,
+            "sandbox.snapshot": self._snapshot,
+            "sandbox.kill": self._kill,
+            "sandbox.list": self._list,
+            "snapshot.list": self._list_snapshots,
+            "snapshot.remove": self._remove_snapshot,
+        }
+
+    async def _create(self, request: CreateRequest, client: Connection) -> SandboxInfo:
+        sandbox, channel = await self._sandboxes.create(request)
+        _deliver(client, 0, sandbox, channel)
+        return sandbox.info()
+
+    async def _fork(self, request: ForkRequest, client: Connection) -> ForkReport:
+        def deliver(number: int, sandbox: Sandbox, channel: Channel) -> None:
+            _deliver(client, number, sandbox, channel)
+
+        return await self._sandboxes.fork(request, deliver, lambda: not client.closed)
+
+    async def _snapshot(self, request: SnapshotRequest, _client: Connection) -> Snapshot:
+        return await self._sandboxes.snapshot(request)
+
+    async def _kill(self, request: SandboxRequest, _client: Connection) -> SandboxInfo:
+        return await self._sandboxes.kill(request.sandbox)
+
+    async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
+        return SandboxList(self._sandboxes.told(ended=request.ended))
+
+    async def _list_snapshots(self, _request: Empty, _client: Connection) -> SnapshotList:
+        return SnapshotList(await self._sandboxes.snapshots.all_told())
+
+    async def _remove_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
+        return await self._sandboxes.snapshots.remove(request.name)
+
+
+def _deliver(client: Connection, number: int, sandbox: Sandbox, channel: Channel) -> None:
+    """Takes `channel`. Nobody would ever hear of a sandbox whose client has gone, so that one is ended."""
+    fds = channel.take_ours()
+    try:
+        if client.closed:
+            sandbox.kill("its owner went")
+            return
+        fds.insert(0, open_session(sandbox))
+        client.pass_on({"made": number, "info": sandbox.info().to_wire()}, fds)
+        fds = []
+    except OSError:
+        sandbox.kill("the daemon had no descriptor left for its owner")
+    finally:
+        close_all(fds)

@@ -1,0 +1,68 @@
+"""The owner's hold on a sandbox: a socket pair, one end of which goes to the client with the streams.
+
+While that end is open somewhere the sandbox has its owner. It needs no other sign of life: the kernel closes
+it when the client dies, and also when it is still on its way to a client that died. The owner may ask for the
+end over it, and hears of the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+from ramet._descriptors import close_all
+from ramet.errors import DaemonError
+from ramet.wire import messages
+
+if TYPE_CHECKING:
+    from ramet.engine.standing import Sandbox
+
+
+class Session:
+    """The daemon's end."""
+
+    def __init__(self, sandbox: Sandbox, sock: socket.socket) -> None:
+        """Takes `sock`."""
+        sock.setblocking(False)  # noqa: FBT003
+        self._sock = sock
+        self._sandbox = sandbox
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._readable)
+        sandbox.on_end = self._tell_end
+        if sandbox.end is not None:
+            self._tell_end()
+
+    def _readable(self) -> None:
+        try:
+            received = messages.receive(self._sock)
+        except BlockingIOError:
+            return
+        except (OSError, DaemonError):
+            received = None
+        if received is None:
+            self._close()
+            self._sandbox.owner_gone()
+            return
+        message, fds = received
+        close_all(fds)
+        if message.get("op") == "kill":
+            self._sandbox.kill("by request")
+
+    def _tell_end(self) -> None:
+        with contextlib.suppress(OSError):
+            messages.send(self._sock, {"ended": self._sandbox.info().to_wire()})
+        self._close()
+
+    def _close(self) -> None:
+        self._sandbox.on_end = None
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+
+
+def open_session(sandbox: Sandbox) -> int:
+    """A new session of `sandbox`; the owner's end, which is the caller's. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    Session(sandbox, ours)
+    return theirs.detach()

@@ -1,0 +1,96 @@
+"""The standard streams of a sandbox's command: three pipes, whose near ends go to whoever owns the sandbox.
+
+A detached sandbox outlives its owner, and must see neither the end of its input nor a broken pipe when that
+goes. Its ends are therefore opened for reading and writing both, which a pipe of Linux allows (fifo(7)): then
+it holds the far side of each of its streams itself. What it writes while nobody reads is read here and
+dropped, so that it does not stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+
+from ramet._descriptors import close_all
+
+CHUNK = 1 << 16
+BURST = 16
+PAUSE_S = 0.01
+
+
+class Channel:
+    """The ends of three pipes: `theirs` are the command's, `ours` the other ones; stdin, stdout, stderr."""
+
+    __slots__ = ("ours", "theirs")
+
+    def __init__(self, *, detached: bool = False) -> None:
+        """Make the pipes. Raises OSError."""
+        ends = list(itertools.chain.from_iterable(map(os.pipe2, (os.O_CLOEXEC,) * 3)))
+        in_end, feed, out, out_end, err, err_end = ends
+        self.theirs = [in_end, out_end, err_end]
+        self.ours = [feed, out, err]
+        if os.geteuid() == 0:
+            for number in self.theirs:
+                # In a sandbox of root's their owner is nobody: /dev/stdout opens them anew and needs a mode.
+                os.fchmod(number, 0o666)
+        if detached:
+            try:
+                self._open_both_ways()
+            except OSError:
+                self.close()
+                raise
+
+    def _open_both_ways(self) -> None:
+        for place, descriptor in enumerate(self.theirs):
+            self.theirs[place] = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+            os.close(descriptor)
+
+    def take_theirs(self) -> list[int]:
+        """The command's ends, which are the caller's from now on."""
+        taken, self.theirs = self.theirs, []
+        return taken
+
+    def take_ours(self) -> list[int]:
+        """The near ends, which are the caller's from now on."""
+        taken, self.ours = self.ours, []
+        return taken
+
+    def close(self) -> None:
+        """Close what was not taken."""
+        close_all(self.take_theirs() + self.take_ours())
+
+
+class Drain:
+    """Reads and drops what a detached sandbox writes while nobody else reads it."""
+
+    def __init__(self, descriptors: list[int]) -> None:
+        """Takes `descriptors`: the near ends of stdout and stderr."""
+        self._loop = asyncio.get_running_loop()
+        self._descriptors = descriptors
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        for descriptor in descriptors:
+            os.set_blocking(descriptor, False)
+            self._watch(descriptor)
+
+    def close(self) -> None:
+        """Stop reading."""
+        for timer in self._timers.values():
+            timer.cancel()
+        descriptors, self._descriptors = self._descriptors, []
+        for descriptor in descriptors:
+            self._loop.remove_reader(descriptor)
+        close_all(descriptors)
+
+    def _watch(self, descriptor: int) -> None:
+        self._loop.add_reader(descriptor, self._readable, descriptor)
+
+    def _readable(self, descriptor: int) -> None:
+        # A burst and a pause: a command that writes without end must not have the daemon for itself.
+        self._loop.remove_reader(descriptor)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(BURST):
+                if not os.read(descriptor, CHUNK):
+                    return  # the sandbox has gone
+        self._timers[descriptor] = self._loop.call_later(PAUSE_S, self._watch, descriptor)

@@ -1,0 +1,452 @@
+"""The sandboxes that stay: made, forked, snapshot, ended, and remembered for a while after their end.
+
+What is known of a living sandbox stands in its record in core as well, so that a daemon that comes after this
+one can take over those that do not end with it. A sandbox has one command and ends with it. Core tells of the
+command's end (EXITED) and, when no process is left, of the sandbox's (ENDED); only then is the result told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from ramet.engine import plan
+from ramet.engine.channels import Channel
+from ramet.engine.durable import Archive, Ground
+from ramet.engine.runs import explained, run_end
+from ramet.engine.snapshots import Image, Snapshots
+from ramet.engine.standing import LOST, Origin, Sandbox, shown_command
+from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
+from ramet.models.operations import RunEnd
+from ramet.models.results import signal_name
+from ramet.models.sandboxes import ForkReport, near
+from ramet.native import _protocol as p
+from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ramet.engine.cores import Core, Cores
+    from ramet.models.limits import Limits
+    from ramet.models.sandboxes import CreateRequest, ForkRequest, SandboxInfo, Snapshot, SnapshotRequest
+
+    Deliver = Callable[[int, Sandbox, Channel], object]
+    Wanted = Callable[[], bool]
+
+COMMAND = 1
+"""Number of a sandbox's one command."""
+WINDOW = 64
+"""Children of one fork that core makes at once: each has three descriptors in flight."""
+RETENTION_S = 300.0
+PAST_MAX = 1000
+END_TIMEOUT_S = 10.0
+DYING_S = 0.3
+"""How long the end of a sandbox is awaited whose process was gone, or going, when it was to be stopped."""
+_PLACE = re.compile(r"pid (\d+) (.*?): (.*)", re.DOTALL)
+_OF_THE_DYING = frozenset({"is exiting", "lives on without its first thread"})
+
+
+class Sandboxes:
+    """All of them, of every core that this daemon has had."""
+
+    def __init__(self, cores: Cores) -> None:
+        self.snapshots = Snapshots(Archive(cores.settings.data), cores.ensure)
+        self._cores = cores
+        self._living: dict[int, Sandbox] = {}
+        self._past: OrderedDict[int, Sandbox] = OrderedDict()
+        self._strays: dict[int, list[Frame]] = {}
+
+    def __len__(self) -> int:
+        """How many live."""
+        return len(self._living)
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    def find(self, key: str) -> Sandbox:
+        """The living sandbox of this id or name.
+
+        Raises SandboxEnded when it has ended, InvalidRequest when there never was one, or not for long.
+        """
+        return self._found(key, self._living.values()) or self._refuse(key)
+
+    def told(self, *, ended: bool) -> tuple[SandboxInfo, ...]:
+        """The living ones, and if asked for those that are remembered; the oldest first."""
+        self._forget_old()
+        chosen = [*self._living.values(), *(self._past.values() if ended else ())]
+        return tuple([one.info() for one in sorted(chosen, key=lambda one: one.created) if one.origin.pid])
+
+    @staticmethod
+    def _found(key: str, among: Iterable[Sandbox]) -> Sandbox | None:
+        # A name may look like another's id.
+        same = [one for one in among if key in {one.id, one.name}]
+        return next((one for one in same if one.id == key), same[-1] if same else None)
+
+    def _refuse(self, key: str) -> Sandbox:
+        self._forget_old()
+        dead = self._found(key, self._past.values())
+        if dead is not None:
+            raise dead.refusal()
+        known = [label for one in self._living.values() for label in (one.id, one.name) if label]
+        raise InvalidRequest.of(
+            "sandbox", f"there is no sandbox {key!r}", code="unknown_sandbox", hint=near(key, known)
+        )
+
+    def _forget_old(self) -> None:
+        horizon = time.time() - RETENTION_S
+        while self._past:
+            oldest = next(iter(self._past.values()))
+            if len(self._past) <= PAST_MAX and oldest.ended > horizon:
+                return
+            self._past.popitem(last=False)
+
+    # --- making -------------------------------------------------------------------------------------------
+
+    async def create(self, request: CreateRequest) -> tuple[Sandbox, Channel]:
+        """A sandbox whose command runs, and the near ends of its streams, which are the caller's.
+
+        Raises InvalidRequest, IsolationError, DaemonError.
+        """
+        self._check_name(request.name)
+        run = request.run
+        core = await self._cores.ensure()
+        root = core.definitions.known(run) or await core.definitions.define(run)
+        origin = Origin(shown_command(run.argv))
+        sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
+        sandbox.ground = Ground(root.identity, (run.root, run.python), spec=root.spec)
+        try:
+            channel = Channel(detached=request.detach)
+        except OSError as error:
+            self._drop(sandbox)
+            raise _no_descriptors(error) from None
+        try:
+            payload = root.create(run.limits, self._standing(sandbox, request.timeout))
+            sandbox.setup_ms = _setup_ms(await self._ask(sandbox, p.CREATE, payload, []))
+            spawn = root.spawn(run, sandbox.number, COMMAND)
+            started = await self._ask(sandbox, p.SPAWN, spawn, channel.take_theirs())
+            pid = attributes(started.payload).u32(p.TAG_PID)
+        except RametError as error:
+            channel.close()
+            self._give_up(sandbox)
+            raise explained(error, run) from None
+        sandbox.origin = Origin(origin.command, pid)
+        self._stands(sandbox, channel)
+        if request.detach:
+            self._write_record(sandbox)
+        return sandbox, channel
+
+    async def fork(self, request: ForkRequest, deliver: Deliver, wanted: Wanted) -> ForkReport:
+        """Children, each passed to `deliver` with its number and its streams when it runs.
+
+        `deliver` takes both. `wanted` tells whether anybody waits still. Raises Unforkable, SandboxEnded,
+        InvalidRequest, IsolationError, DaemonError when there is nothing to fork; what befalls single
+        children is in the report.
+        """
+        self._check_name(request.name)
+        if request.snapshot is not None:
+            image = await self.snapshots.find(request.snapshot)
+            with image.used():
+                return ForkReport(errors=await self._children(image, request, [], deliver, wanted))
+        sandbox = self.find(request.sandbox or "")
+        channels: list[Channel] = []
+        sandbox.attach()
+        try:
+            # While core works on the snapshot.
+            prepare = min(request.n, WINDOW)
+            image = await self._capture(sandbox, lambda: channels.extend(_channels(prepare, request)))
+            with image.used():
+                image.drop()  # when the last of them is made
+                errors = await self._children(image, request, channels, deliver, wanted)
+        finally:
+            sandbox.leave()
+            for channel in channels:
+                channel.close()
+        return ForkReport(image.pause_ms, image.memory_bytes, image.file_bytes, image.by_twin, errors)
+
+    async def _children(
+        self,
+        image: Image,
+        request: ForkRequest,
+        channels: list[Channel],
+        deliver: Deliver,
+        wanted: Wanted,
+    ) -> tuple[tuple[int, dict[str, object]], ...]:
+        window = asyncio.Semaphore(WINDOW)
+
+        async def make(number: int) -> tuple[int, dict[str, object]] | None:
+            async with window:
+                if not wanted():
+                    return None
+                try:
+                    channel = channels.pop() if channels else Channel(detached=request.detach)
+                    sandbox = await self._child(image, request, channel)
+                except OSError as error:
+                    return number, _no_descriptors(error).to_wire()
+                except RametError as error:
+                    return number, error.to_wire()
+                deliver(number, sandbox, channel)
+                return None
+
+        failed = await asyncio.gather(*[make(number) for number in range(request.n)])
+        return tuple([one for one in failed if one is not None])
+
+    async def _child(self, image: Image, request: ForkRequest, channel: Channel) -> Sandbox:
+        """Takes `channel` when it fails."""
+        limits = image.limits.replace(**request.limits) if request.limits else image.limits
+        origin = Origin(image.command, image.pid, image.parent, image.name)
+        if image.name is None:
+            origin = dataclasses.replace(origin, pause_ms=image.pause_ms, by_twin=image.by_twin)
+        sandbox = self._begin(image.core, origin, limits, request.name, request.ttl)
+        sandbox.ground = image.ground_of_children()
+        try:
+            payload = b"".join(
+                (
+                    u32(p.TAG_SNAPSHOT, image.number),
+                    self._standing(sandbox, request.timeout),
+                    plan.streams_part(COMMAND),
+                    plan.limits_part(limits),
+                )
+            )
+            made = await self._ask(sandbox, p.CREATE, payload, channel.take_theirs())
+            sandbox.setup_ms = _setup_ms(made)
+        except RametError:
+            channel.close()
+            self._give_up(sandbox)
+            raise
+        self._stands(sandbox, channel)
+        return sandbox
+
+    async def snapshot(self, request: SnapshotRequest) -> Snapshot:
+        """Keep the state of a sandbox under a name. Raises as `fork` does."""
+        sandbox = self.find(request.sandbox)
+        async with self.snapshots.reserved(request.name):
+            sandbox.attach()
+            try:
+                image = await self._capture(sandbox)
+            finally:
+                sandbox.leave()
+            return await self.snapshots.keep(request.name, image)
+
+    async def _capture(self, sandbox: Sandbox, meanwhile: Callable[[], object] | None = None) -> Image:
+        async with sandbox.capturing:
+            core = sandbox.core
+            number = core.next_snapshot()
+            created = time.time()
+            try:
+                if sandbox.end is not None:
+                    raise sandbox.refusal()
+                payload = u64(p.TAG_SANDBOX, sandbox.number) + u32(p.TAG_SNAPSHOT, number)
+                asked = core.connection.begin(p.SNAPSHOT, payload, [])
+                if meanwhile is not None:
+                    meanwhile()
+                found = attributes((await asked).payload)
+            except RametError as error:
+                raise await self._why_not(sandbox, error) from None
+        return Image(
+            core=core,
+            number=number,
+            parent=sandbox.id,
+            pid=sandbox.origin.pid,
+            command=sandbox.origin.command,
+            limits=sandbox.limits,
+            pause_ms=found.u64(p.TAG_PAUSE_NS) / 1e6,
+            memory_bytes=found.u64(p.TAG_MEMORY_BYTES),
+            file_bytes=found.u64(p.TAG_FILE_BYTES),
+            processes=found.u32(p.TAG_PROCESS_COUNT),
+            capture_ms=found.u64(p.TAG_CAPTURE_NS) / 1e6,
+            stem_ms=found.u64(p.TAG_STEM_NS) / 1e6,
+            by_twin=bool(found.u32(p.TAG_BY_TWIN)),
+            ground=sandbox.ground,
+            created=created,
+        )
+
+    async def _why_not(self, sandbox: Sandbox, error: RametError) -> RametError:
+        """A snapshot that failed because its sandbox was ending failed for the cause of that."""
+        place = _PLACE.fullmatch(error.message) if error.code == "unforkable" else None
+        if not isinstance(error, DaemonLost) and (place is None or place[3] in _OF_THE_DYING):
+            # Core's word on its end may come after the tracer's, which found no process any more.
+            patience = END_TIMEOUT_S if sandbox.ending or error.code == "unknown_sandbox" else DYING_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await sandbox.gone.wait()
+        if sandbox.end is not None:
+            return sandbox.refusal()
+        if error.code != "unforkable":
+            return error
+        text = f"the sandbox {sandbox.label} cannot be forked: {error.message}"
+        if place is None:
+            return Unforkable(text)
+        return Unforkable(text, pid=int(place[1]), process=place[2], what=place[3])
+
+    # --- ending -------------------------------------------------------------------------------------------
+
+    async def kill(self, key: str) -> SandboxInfo:
+        """End a sandbox and wait until it has; one that ended before is told as it is.
+
+        Raises InvalidRequest.
+        """
+        sandbox = self._found(key, self._living.values()) or self._found(key, self._past.values())
+        if sandbox is None:
+            sandbox = self._refuse(key)
+        sandbox.kill("by request")
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await sandbox.gone.wait()
+        except TimeoutError:
+            raise InternalError("internal", f"the sandbox {sandbox.label} does not end") from None
+        return sandbox.info()
+
+    def close(self) -> None:
+        """The daemon ends, and core with everything in it."""
+        self.snapshots.close()
+        for sandbox in list(self._living.values()):
+            sandbox.note = sandbox.note or "the daemon ended"
+            self._finish(sandbox, LOST._replace(reason="killed", single_uid=sandbox.core.single_uid))
+
+    # --- core's words -------------------------------------------------------------------------------------
+
+    def event(self, frame: Frame) -> None:
+        """EXITED or ENDED of some sandbox."""
+        try:
+            found = attributes(frame.payload)
+            number = found.u64(p.TAG_SANDBOX)
+            sandbox = self._living.get(number)
+            if sandbox is None:
+                # A core that is being adopted tells of ends before it lists who lives.
+                if self._cores.running is None:
+                    self._strays.setdefault(number, []).append(frame)
+            elif frame.kind == p.EXITED:
+                if found.u32(p.TAG_COMMAND) == COMMAND:
+                    sandbox.command_ended(_exit_of(found, sandbox))
+            elif frame.kind == p.ENDED:
+                self._finish(sandbox, run_end(frame, single_uid=sandbox.core.single_uid))
+        except FrameError:
+            # Core is not believed less for one frame: what depends on it will time out by name.
+            return
+
+    def adopt(self, core: Core, told: Attributes) -> bool:
+        """Take over a sandbox that an earlier daemon left; False if it is not to stay."""
+        number = told.u64(p.TAG_SANDBOX)
+        if told.u32(p.TAG_OWNED):
+            return False
+        sandbox = Sandbox.from_record(core, number, told.get(p.TAG_RECORD, b""))
+        if sandbox is None:
+            return False
+        self._living[number] = sandbox
+        sandbox.attach()
+        sandbox.leave()
+        for frame in self._strays.pop(number, []):
+            self.event(frame)
+        return True
+
+    def adopted(self) -> None:
+        """What was told of sandboxes that nobody knows is of no use."""
+        self._strays.clear()
+
+    def core_lost(self, core: Core) -> None:
+        """Everything that core had is gone."""
+        self.snapshots.core_lost(core)
+        for sandbox in [one for one in self._living.values() if one.core is core]:
+            sandbox.note = sandbox.note or "core ended"
+            self._finish(sandbox, LOST._replace(single_uid=core.single_uid))
+
+    # --- the list -----------------------------------------------------------------------------------------
+
+    def _check_name(self, name: str | None) -> None:
+        if name is not None and self._found(name, self._living.values()) is not None:
+            raise InvalidRequest.of(
+                "name", f"there is a sandbox {name!r} already", code="name_taken",
+                hint="take another name, or end that sandbox",
+            )  # fmt: skip
+
+    def _begin(
+        self, core: Core, origin: Origin, limits: Limits, name: str | None, ttl: float | None
+    ) -> Sandbox:
+        self._check_name(name)  # again: others may have come while the root was worked out
+        number = 0
+        while not number or number in self._living or number in self._past:
+            number = secrets.randbits(48)
+        sandbox = self._living[number] = Sandbox(core, number, origin, limits=limits, name=name, ttl=ttl)
+        sandbox.attach()  # by whoever asked for it
+        return sandbox
+
+    def _stands(self, sandbox: Sandbox, channel: Channel) -> None:
+        if sandbox.ttl is not None:
+            sandbox.hold([os.dup(descriptor) for descriptor in channel.ours])
+
+    def _finish(self, sandbox: Sandbox, end: RunEnd) -> None:
+        self._living.pop(sandbox.number, None)
+        self._past[sandbox.number] = sandbox
+        sandbox.finish(end)
+        self._forget_old()
+
+    def _give_up(self, sandbox: Sandbox) -> None:
+        """It could not be made. Core may have it still, when its command was refused."""
+        self._drop(sandbox)
+        if sandbox.core.alive:
+            sandbox.core.end_sandbox(sandbox.number)
+
+    def _drop(self, sandbox: Sandbox) -> None:
+        self._living.pop(sandbox.number, None)
+        self._past.pop(sandbox.number, None)
+
+    @staticmethod
+    def _standing(sandbox: Sandbox, timeout: float | None) -> bytes:
+        return plan.standing_part(
+            sandbox.number, wall=timeout, owned=sandbox.ttl is None, record=sandbox.record()
+        )
+
+    @staticmethod
+    def _write_record(sandbox: Sandbox) -> None:
+        payload = u64(p.TAG_SANDBOX, sandbox.number) + raw(p.TAG_RECORD, sandbox.record())
+        sandbox.core.connection.call(p.RECORD, payload, [], lambda _: None)
+
+    async def _ask(self, sandbox: Sandbox, kind: int, payload: bytes, fds: list[int]) -> Frame:
+        frame = await sandbox.core.connection.begin(kind, payload, fds)
+        if frame.kind == p.ENDED:  # before it stood
+            self._finish(sandbox, run_end(frame, single_uid=sandbox.core.single_uid))
+        if sandbox.end is not None:
+            raise sandbox.refusal()
+        return frame
+
+
+def _channels(count: int, request: ForkRequest) -> list[Channel]:
+    made: list[Channel] = []
+    try:
+        made.extend(Channel(detached=request.detach) for _ in range(count))
+    except OSError:
+        return made  # the first child without one tells of it
+    return made
+
+
+def _no_descriptors(error: OSError) -> RametError:
+    return RametError("busy", f"no pipes can be made: {error.strerror}", errno=error.errno)
+
+
+def _setup_ms(frame: Frame) -> float:
+    return attributes(frame.payload).u64(p.TAG_SETUP_NS) / 1e6
+
+
+def _exit_of(found: Attributes, sandbox: Sandbox) -> RunEnd:
+    """How a command ended of which core told by EXITED. Raises FrameError."""
+    status = found.u32(p.TAG_STATUS)
+    signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return RunEnd(
+        exit_code=128 + signal if signal else os.WEXITSTATUS(status),
+        reason="signal" if signal else "exit",
+        signal=signal_name(signal) if signal else None,
+        duration_ms=max(0.0, (time.time() - sandbox.created) * 1e3),
+        setup_ms=sandbox.setup_ms,
+        user_ms=found.u64(p.TAG_USER_NS) / 1e6,
+        system_ms=found.u64(p.TAG_SYSTEM_NS) / 1e6,
+        peak_rss_bytes=found.u64(p.TAG_PEAK_BYTES),
+        disk_bytes=found.u64(p.TAG_DISK_PEAK),
+        single_uid=sandbox.core.single_uid,
+        lingering=False,
+    )

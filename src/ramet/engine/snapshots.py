@@ -1,0 +1,213 @@
+"""Snapshots that have a name, and those that a live fork takes and drops.
+
+Core keeps each under a number, in memory, for as long as it runs. One with a name is on disk before it is
+told of; when core does not have it, its first use loads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ramet.engine.durable import Archive, Ground
+from ramet.errors import DaemonLost, InvalidRequest
+from ramet.models.limits import LIMITS, Limits
+from ramet.models.sandboxes import Snapshot
+from ramet.native import _protocol as p
+from ramet.native.frames import u32
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from ramet.engine.cores import Core
+    from ramet.engine.root import RootSpec
+    from ramet.store import SnapshotInfo
+
+
+@dataclasses.dataclass(slots=True)
+class Image:
+    """A snapshot that core has, and what its children need to know of the sandbox it was taken of."""
+
+    core: Core
+    number: int
+    parent: str
+    pid: int
+    command: tuple[str, ...]
+    limits: Limits
+    pause_ms: float
+    memory_bytes: int
+    file_bytes: int
+    processes: int
+    capture_ms: float
+    stem_ms: float
+    by_twin: bool
+    ground: Ground
+    name: str | None = None
+    saved: SnapshotInfo | None = None
+    created: float = 0.0
+    users: int = 0
+    dropped: bool = False
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Keep it in core while children are made of it: core refuses those that wait when it is dropped."""
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+            if self.dropped and not self.users:
+                self._drop()
+
+    def drop(self) -> None:
+        """Have core forget it, once nobody uses it any more. Its children go on."""
+        self.dropped = True
+        if not self.users:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self.core.alive:
+            with contextlib.suppress(DaemonLost):
+                payload = u32(p.TAG_SNAPSHOT, self.number)
+                self.core.connection.call(p.DROP_SNAPSHOT, payload, [], lambda _: None)
+
+    def metadata(self) -> dict[str, Any]:
+        """What is kept of it on disk beside its content."""
+        return {
+            **{name: getattr(self, name) for name in _KEPT},
+            "limits": {spec.name: getattr(self.limits, spec.name) for spec in LIMITS},
+        }
+
+    def ground_of_children(self) -> Ground:
+        """What those that are forked from it stand on."""
+        return self.ground.below(None if self.saved is None else self.saved.ref)
+
+    @classmethod
+    def of_saved(cls, core: Core, number: int, info: SnapshotInfo, spec: RootSpec) -> Image:
+        """One that core has loaded from disk. Raises InvalidRequest for limits of another version."""
+        kept = {name: info.metadata[name] for name in _KEPT}
+        return cls(
+            **{**kept, "command": tuple(kept["command"])},
+            core=core,
+            number=number,
+            limits=Limits.of(info.metadata["limits"]),
+            ground=Ground(info.root, ancestor=info.parent, spec=spec),
+            name=info.name,
+            saved=info,
+        )
+
+
+_KEPT = (
+    "parent", "pid", "command", "pause_ms", "memory_bytes", "file_bytes", "processes", "capture_ms",
+    "stem_ms", "by_twin", "created",
+)  # fmt: skip
+
+
+def told(info: SnapshotInfo) -> Snapshot:
+    """What users are told of one on disk."""
+    kept = info.metadata
+    return Snapshot(
+        name=info.name,
+        sandbox=kept.get("parent", ""),
+        created=kept.get("created", info.created),
+        pause_ms=kept.get("pause_ms", 0.0),
+        memory_bytes=kept.get("memory_bytes", 0) or info.memory_bytes,
+        file_bytes=kept.get("file_bytes", 0),
+        processes=kept.get("processes", 1),
+        capture_ms=kept.get("capture_ms", 0.0),
+        stem_ms=kept.get("stem_ms", 0.0),
+        by_twin=kept.get("by_twin", False),
+        durable=True,
+        disk_bytes=info.stored_bytes,
+        parent=info.parent and info.parent.name,
+        damage=info.damage,
+    )
+
+
+class Snapshots:
+    """The named ones: all are on disk, and core knows some of them."""
+
+    def __init__(self, archive: Archive, ensure: Callable[[], Awaitable[Core]]) -> None:
+        """`ensure` gives the core that is to know them."""
+        self._archive = archive
+        self._ensure = ensure
+        self._images: dict[str, Image] = {}
+        self._taken: set[str] = set()
+        self._busy: dict[str, asyncio.Lock] = {}
+
+    @contextlib.asynccontextmanager
+    async def reserved(self, name: str) -> AsyncIterator[None]:
+        """Hold a name while its snapshot is being taken. Raises InvalidRequest."""
+        if name in self._taken or await self._archive.has(name):
+            raise InvalidRequest.of(
+                "name", f"there is a snapshot {name!r} already", code="name_taken",
+                hint="take another name, or remove that snapshot",
+            )  # fmt: skip
+        self._taken.add(name)
+        try:
+            yield
+        finally:
+            self._taken.discard(name)
+
+    async def keep(self, name: str, image: Image) -> Snapshot:
+        """Have an image on disk under a name. If that fails, core forgets it. Raises as Archive.save."""
+        try:
+            image.saved = await self._archive.save(
+                name, image.core, image.number, image.ground, image.metadata()
+            )
+        except BaseException:
+            image.drop()
+            raise
+        image.name = name
+        self._images[name] = image
+        return told(image.saved)
+
+    async def find(self, name: str) -> Image:
+        """The image of that name, loaded into core if need be.
+
+        Raises InvalidRequest naming ``snapshot``, SnapshotError, and what core answers.
+        """
+        known = self._images.get(name)
+        if known is not None and known.core.alive:
+            return known
+        async with self._alone(name):
+            known = self._images.get(name)
+            if known is None or not known.core.alive:
+                core = await self._ensure()
+                known = Image.of_saved(core, *await self._archive.load(name, core))
+                self._images[name] = known
+        return known
+
+    async def remove(self, name: str) -> Snapshot:
+        """Take it away; what was forked from it goes on. Raises InvalidRequest, SnapshotError."""
+        async with self._alone(name):
+            info = await self._archive.remove(name)
+            image = self._images.pop(name, None)
+            if image is not None:
+                image.drop()
+        return told(info)
+
+    async def all_told(self) -> tuple[Snapshot, ...]:
+        """All of them, by name. Raises SnapshotError."""
+        return tuple([told(info) for info in await self._archive.saved()])
+
+    def core_lost(self, core: Core) -> None:
+        """What that core had in memory is gone; the disk still has it."""
+        self._images = {name: image for name, image in self._images.items() if image.core is not core}
+
+    def close(self) -> None:
+        """The daemon ends."""
+        self._archive.close()
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, name: str) -> AsyncIterator[None]:
+        """Not beside another that loads or removes the same one."""
+        lock = self._busy.setdefault(name, asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._busy.pop(name, None)

@@ -1,0 +1,242 @@
+"""One sandbox that stays: what is known of it, who has it, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from ramet._descriptors import close_all
+from ramet.engine.channels import Drain
+from ramet.engine.durable import Ground
+from ramet.errors import InvalidRequest, SandboxEnded
+from ramet.models.limits import Limits
+from ramet.models.operations import RunEnd
+from ramet.models.sandboxes import SandboxInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ramet.engine.cores import Core
+
+COMMAND_SHOWN = 4096
+"""Most characters of its command that are kept of a sandbox."""
+LOST = RunEnd(137, "lost", None, 0.0, 0.0, 0.0, 0.0, 0, 0, single_uid=True, lingering=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a sandbox comes from, and the process that it began with.
+
+    `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from; the last
+    two are of the live fork that made it.
+    """
+
+    command: tuple[str, ...]
+    pid: int = 0
+    parent: str | None = None
+    snapshot: str | None = None
+    pause_ms: float | None = None
+    by_twin: bool | None = None
+
+
+def shown_command(argv: Sequence[str]) -> tuple[str, ...]:
+    """The words of a command as far as they are kept."""
+    room = COMMAND_SHOWN
+    words = []
+    for word in argv:
+        if len(word) >= room:
+            words.append(word[: max(room - 1, 0)] + "…")
+            break
+        words.append(word)
+        room -= len(word) + 1
+    return tuple(words)
+
+
+class Sandbox:
+    """A sandbox from the request for it until it is forgotten."""
+
+    def __init__(
+        self,
+        core: Core,
+        number: int,
+        origin: Origin,
+        *,
+        limits: Limits,
+        name: str | None = None,
+        ttl: float | None = None,
+        created: float | None = None,
+    ) -> None:
+        """`ttl` is None for one that ends with its owner."""
+        self.core = core
+        self.number = number
+        self.id = f"{number:012x}"
+        self.origin = origin
+        self.limits = limits
+        self.name = name
+        self.ttl = ttl
+        self.created = time.time() if created is None else created
+        self.setup_ms = 0.0
+        self.exit: RunEnd | None = None
+        """The end of its command, from which on the sandbox's is awaited."""
+        self.end: RunEnd | None = None
+        self.ended = 0.0
+        self.ground = Ground()
+        self.note: str | None = None
+        """Who had it ended."""
+        self.gone = asyncio.Event()
+        self.capturing = asyncio.Lock()
+        self.on_end: Callable[[], object] | None = None
+        self._ends: list[int] = []
+        self._drain: Drain | None = None
+        self._users = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.id
+
+    @property
+    def ending(self) -> bool:
+        """True once its end is certain, and while that is awaited."""
+        return self.note is not None or self.exit is not None or self.end is not None
+
+    def info(self) -> SandboxInfo:
+        """What is told of it."""
+        origin = self.origin
+        return SandboxInfo(
+            id=self.id,
+            name=self.name,
+            status="running" if self.end is None else "ended",
+            pid=origin.pid,
+            command=origin.command,
+            created=self.created,
+            parent=origin.parent,
+            snapshot=origin.snapshot,
+            detached=self.ttl is not None,
+            ttl=self.ttl,
+            single_uid=self.core.single_uid,
+            setup_ms=self.setup_ms,
+            pause_ms=origin.pause_ms,
+            by_twin=origin.by_twin,
+            ended=None if self.end is None else self.ended,
+            end=self.end,
+            note=self.note,
+        )
+
+    # --- the record in core -------------------------------------------------------------------------------
+
+    def record(self) -> bytes:
+        """What core keeps of it for the next daemon."""
+        data = {
+            "version": 1,
+            "origin": dataclasses.asdict(self.origin),
+            "name": self.name,
+            "ttl": self.ttl,
+            "created": self.created,
+            "limits": self.limits.asked(),
+            "ground": self.ground.to_record(),
+        }
+        return json.dumps(data, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_record(cls, core: Core, number: int, record: bytes) -> Sandbox | None:
+        """The sandbox of a record that an earlier daemon wrote; None if it is not for us to keep."""
+        try:
+            data: dict[str, Any] = json.loads(record)
+            if data["version"] != 1 or not data["origin"]["pid"] or data["ttl"] is None:
+                return None
+            origin = Origin(**{**data["origin"], "command": tuple(data["origin"]["command"])})
+            limits = Limits.of(data["limits"])
+            sandbox = cls(
+                core,
+                number,
+                origin,
+                limits=limits,
+                name=data["name"],
+                ttl=float(data["ttl"]),
+                created=data["created"],
+            )
+            sandbox.ground = Ground.from_record(data["ground"])
+            return sandbox
+        except (ValueError, KeyError, TypeError, InvalidRequest):
+            return None
+
+    # --- who has it ---------------------------------------------------------------------------------------
+
+    def hold(self, ends: list[int]) -> None:
+        """Takes `ends`: near ends of a detached sandbox's streams, for the time after its owner."""
+        self._ends = ends
+
+    def attach(self) -> None:
+        """Somebody has it, or asks something of it: its time to live does not run."""
+        self._users += 1
+        self._stop_timer()
+
+    def leave(self) -> None:
+        """One of them is done."""
+        self._users -= 1
+        if self._users <= 0 and self.ttl is not None and self.end is None:
+            self._timer = asyncio.get_running_loop().call_later(self.ttl, self._expire)
+
+    def owner_gone(self) -> None:
+        """Its owner has let go of it, or died."""
+        self.on_end = None
+        if self.ttl is None:
+            self.kill("its owner went")
+        elif self.end is None and self._ends:
+            self._drain = Drain(self._ends[1:])
+            self._ends = self._ends[:1]
+        self.leave()
+
+    def _expire(self) -> None:
+        self.kill(f"nobody asked for it in {self.ttl:g} s")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- its end ------------------------------------------------------------------------------------------
+
+    def kill(self, note: str) -> None:
+        """Have it ended, if it is not ending already."""
+        if not self.ending:
+            self.note = note
+        if self.end is None and self.core.alive:
+            self.core.end_sandbox(self.number)
+
+    def command_ended(self, end: RunEnd) -> None:
+        """Its command ended, and so it does. One that was being ended from outside keeps that cause."""
+        if not self.ending:
+            self.exit = end
+        self.core.end_sandbox(self.number)
+
+    def finish(self, end: RunEnd) -> None:
+        """No process is left in it: tell who waits."""
+        self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
+        self.ended = time.time()
+        self._stop_timer()
+        if self._drain is not None:
+            self._drain.close()
+        ends, self._ends = self._ends, []
+        close_all(ends)
+        self.gone.set()
+        if self.on_end is not None:
+            self.on_end()
+
+    def refusal(self) -> SandboxEnded:
+        """The error for who asks something of it that only a living one can do."""
+        end = self.end or LOST
+        ago = max(0.0, time.time() - self.ended)
+        how = self.info().how_it_ended()
+        return SandboxEnded(
+            f"the sandbox {self.label} ended {ago:.1f} s ago: {how}",
+            sandbox=self.id,
+            reason=end.reason,
+            exit_code=end.exit_code,
+            signal=end.signal,
+        )
