@@ -2,6 +2,10 @@
 """Asserts that a built program is what core must be: static, x86-64, without an executable stack.
 
     check_elf.py PROGRAM...
+    check_elf.py --restorer OBJECT...
+
+The second form reads the compiled restorer (core/pie), which is copied into other processes: its object must
+be one section of code and nothing else, without a relocation: nothing in it can refer to anything outside.
 
 `musl-gcc -static-pie` links dynamically without a word, so the linker's word is not enough. Exit status: 0
 all are right, 1 a claim does not hold, 2 wrong use. Numbers and layouts are those of elf(5).
@@ -20,12 +24,15 @@ SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 DYNAMIC_ENTRY = struct.Struct("<qQ")
 
 ELFCLASS64_LITTLE = b"\x7fELF\x02\x01"
-ET_EXEC, ET_DYN = 2, 3
+ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
 EM_X86_64 = 62
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_GNU_STACK = 1, 2, 3, 0x6474E551
 PF_X, PF_W = 1, 2
 DT_NULL, DT_NEEDED, DT_TEXTREL = 0, 1, 22
 SHT_RELA, SHT_REL = 4, 9
+SHF_WRITE, SHF_ALLOC = 1, 2
+RELA_ENTRY = struct.Struct("<QQq")
+RESTORER = "ramet_restorer"
 
 
 class Malformed(ValueError):
@@ -48,6 +55,10 @@ class Section:
     name: str
     kind: int
     applies_to: int
+    flags: int = 0
+    address: int = 0
+    size: int = 0
+    data: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +108,68 @@ def parse(blob: bytes) -> Elf:
         offset, size = headers[shstrndx][4:6]
         names = blob[offset : offset + size]
     sections = tuple(
-        Section(names[header[0] :].partition(b"\0")[0].decode("ascii", "replace"), header[1], header[7])
+        Section(
+            name=names[header[0] :].partition(b"\0")[0].decode("ascii", "replace"),
+            kind=header[1],
+            applies_to=header[7],
+            flags=header[2],
+            address=header[3],
+            size=header[5],
+            data=blob[header[4] : header[4] + header[5]] if header[1] == SHT_RELA else b"",
+        )
         for header in headers
     )
     return Elf(kind, machine, tuple(segments), sections)
 
 
-def faults(elf: Elf, *, foreign: str = ".restorer") -> list[str]:
+def restorer_faults(elf: Elf) -> list[str]:
+    """What is wrong with `elf` as the restorer's object; empty if nothing is."""
+    found = []
+    if elf.kind != ET_REL:
+        found.append(f"type {elf.kind}, not an object")
+    if not any(section.name == RESTORER and section.size for section in elf.sections):
+        found.append(f"has no section {RESTORER}")
+    for section in elf.sections:
+        if section.kind in (SHT_RELA, SHT_REL):
+            found.append(f"has relocations ({section.name}): its code refers to something outside")
+        elif section.flags & SHF_ALLOC and section.size and section.name != RESTORER:
+            found.append(f"has {section.size} bytes in {section.name}, which are not copied with it")
+        elif section.name == RESTORER and section.flags & SHF_WRITE:
+            found.append(f"{section.name} is writable")
+    return found
+
+
+def relocated(elf: Elf, section: Section) -> bool:
+    """Whether a relocation of the linked program lies inside `section`."""
+    end = section.address + section.size
+    for table in elf.sections:
+        whole = len(table.data) // RELA_ENTRY.size * RELA_ENTRY.size
+        for offset, _, _ in RELA_ENTRY.iter_unpack(table.data[:whole]):
+            if section.address <= offset < end:
+                return True
+    return False
+
+
+def foreign_faults(elf: Elf, foreign: str) -> list[str]:
+    """What is wrong with the sections of a program whose names start with `foreign`."""
+    found = []
+    for section in elf.sections:
+        if section.kind not in (SHT_RELA, SHT_REL) or section.applies_to >= len(elf.sections):
+            continue
+        target = elf.sections[section.applies_to].name
+        if target.startswith(foreign):
+            found.append(f"has relocations against {target}, which runs inside other processes")
+    for section in elf.sections:
+        if not section.name.startswith(foreign):
+            continue
+        if section.flags & SHF_WRITE:
+            found.append(f"{section.name} is writable")
+        if section.size and relocated(elf, section):
+            found.append(f"has relocations inside {section.name}, which runs inside other processes")
+    return found
+
+
+def faults(elf: Elf, *, foreign: str = RESTORER) -> list[str]:
     """What is wrong with `elf` as core; empty if nothing is.
 
     A section whose name starts with `foreign` holds code that runs inside another process. It is copied to
@@ -129,23 +195,20 @@ def faults(elf: Elf, *, foreign: str = ".restorer") -> list[str]:
         found.append("asks for an executable stack")
     if any(s.kind == PT_LOAD and s.flags & PF_W and s.flags & PF_X for s in elf.segments):
         found.append("has a segment both writable and executable")
-    for section in elf.sections:
-        if section.kind not in (SHT_RELA, SHT_REL) or section.applies_to >= len(elf.sections):
-            continue
-        target = elf.sections[section.applies_to].name
-        if target.startswith(foreign):
-            found.append(f"has relocations against {target}, which runs inside other processes")
-    return found
+    return found + foreign_faults(elf, foreign)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Check each program named; print one line for each fault."""
     parser = argparse.ArgumentParser(description="check that programs are static and hardened")
     parser.add_argument("program", nargs="+", type=Path)
+    parser.add_argument("--restorer", action="store_true", help="they are the restorer's objects")
+    given = parser.parse_args(arguments)
+    judge = restorer_faults if given.restorer else faults
     status = 0
-    for path in parser.parse_args(arguments).program:
+    for path in given.program:
         try:
-            found = faults(parse(path.read_bytes()))
+            found = judge(parse(path.read_bytes()))
         except (OSError, Malformed) as error:
             found = [str(error)]
         for fault in found:

@@ -1,6 +1,9 @@
 """check_elf accepts a static program and names each thing that would make core one that it must not be."""
 
+import re
+import shutil
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,13 +84,51 @@ def test_tags_after_the_end_of_the_dynamic_section_do_not_count():
 def test_a_relocation_against_the_restorer_is_a_fault_and_one_against_data_is_none():
     sections = [
         ("", 0, 0),
-        (".restorer.text", 1, 0),
+        ("ramet_restorer", 1, 0),
         (".data", 1, 0),
         (".rela.x", 4, 1),
         (".rela.data", 4, 2),
     ]
     (found,) = faults_of(elf(STACK, sections=sections))
-    assert "relocations against .restorer.text" in found
+    assert "relocations against ramet_restorer" in found
+
+
+def built_restorer(tmp_path, more=""):
+    """The restorer's object, compiled from core/pie with the flags that meson.build gives it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    core = Path(__file__).resolve().parents[2] / "core"
+    text = (core / "meson.build").read_text()
+    listed = text.partition("restorer_args = ")[2].partition("])")[0]
+    flags = [flag for flag in re.findall(r"'(-[^']+)'", listed) if flag != "-mgeneral-regs-only"]
+    source = tmp_path / "restorer.c"
+    source.write_text(f'#include "{core}/pie/restorer.c"\n{more}')
+    made = tmp_path / "restorer.o"
+    words = [compiler, "-c", "-std=gnu11", "-fPIE", *flags, "-mgeneral-regs-only", f"-I{core}/include"]
+    subprocess.run([*words, "-o", made, source], check=True)
+    return check_elf.parse(made.read_bytes())
+
+
+def test_the_restorer_refers_to_nothing_outside(tmp_path):
+    assert check_elf.restorer_faults(built_restorer(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "more,fault",
+    [
+        (
+            "int outside(void);\nPIE_CODE int calls(void);\nPIE_CODE int calls(void) { return outside(); }",
+            "relocations",
+        ),
+        ("int kept = 7;", "bytes in .data"),
+        ('const char text[] = "text";', "bytes in .rodata"),
+        ("int apart(void);\nint apart(void) { return 1; }", "bytes in .text"),
+    ],
+)
+def test_what_the_restorer_must_not_hold_is_named(tmp_path, more, fault):
+    found = check_elf.restorer_faults(built_restorer(tmp_path, more))
+    assert any(fault in one for one in found), found
 
 
 @pytest.mark.parametrize(

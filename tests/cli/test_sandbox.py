@@ -1,0 +1,102 @@
+"""`ramet sandbox`, `ramet fork`, `ramet snapshot`: sandboxes that outlive the command that made them."""
+
+import json
+
+import pytest
+
+SLEEP = ("--", "sh", "-c", "read x")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(ramet):
+    yield
+    ids = [one["id"] for one in json.loads(ramet("sandbox", "ls", "--json").stdout)["sandboxes"]]
+    names = [one["name"] for one in json.loads(ramet("snapshot", "ls", "--json").stdout)["snapshots"]]
+    if ids:
+        assert ramet("sandbox", "kill", *ids).returncode == 0
+    if names:
+        assert ramet("snapshot", "rm", *names).returncode == 0
+
+
+def listed(ramet, *words):
+    return json.loads(ramet("sandbox", "ls", "--json", *words).stdout)["sandboxes"]
+
+
+def test_a_sandbox_outlives_the_command_that_made_it(ramet):
+    made = ramet("sandbox", "create", "--name", "worker", "--ttl", "1m", "--disk", "8M", *SLEEP)
+    assert (made.returncode, made.stderr) == (0, b"")
+    (info,) = listed(ramet)
+    assert (info["id"], info["name"], info["ttl"]) == (made.stdout.decode().strip(), "worker", 60)
+    assert info["command"] == ["sh", "-c", "read x"]
+    table = ramet("sandbox", "ls").stdout.decode().splitlines()
+    assert table[0].split() == ["ID", "NAME", "PARENT", "AGE", "STATUS", "COMMAND"]
+    assert table[1].split()[:2] == [info["id"], "worker"]
+    assert ramet("sandbox", "kill", "worker").returncode == 0
+    assert listed(ramet) == []
+    assert "killed: by request" in ramet("sandbox", "ls", "--all").stdout.decode()
+
+
+def test_forks_are_made_by_name_and_know_their_parent(ramet):
+    parent = ramet("sandbox", "create", "--name", "worker", *SLEEP).stdout.decode().strip()
+    made = ramet("fork", "worker", "-n", "3").stdout.decode().split()
+    assert len(made) == 3
+    assert {one["parent"] for one in listed(ramet) if one["id"] in made} == {parent}
+    told = json.loads(ramet("fork", made[0], "--name", "kid", "--json").stdout)["sandboxes"]
+    assert [(one["name"], one["parent"]) for one in told] == [("kid", made[0])]
+
+
+def test_a_snapshot_is_kept_forked_and_removed(ramet):
+    ramet("sandbox", "create", "--name", "worker", *SLEEP)
+    taken = json.loads(ramet("snapshot", "create", "worker", "before-risk", "--json").stdout)
+    assert (taken["name"], taken["durable"]) == ("before-risk", False)
+    assert b"stood still for" in ramet("snapshot", "create", "worker", "second").stdout
+    rows = ramet("snapshot", "ls").stdout.decode().splitlines()
+    assert [row.split()[0] for row in rows] == ["NAME", "before-risk", "second"]
+    made = json.loads(ramet("fork", "--snapshot", "before-risk", "--json").stdout)["sandboxes"]
+    assert made[0]["snapshot"] == "before-risk"
+    assert ramet("snapshot", "rm", "before-risk", "second").returncode == 0
+    assert ramet("snapshot", "ls").stdout == b""
+
+
+@pytest.mark.parametrize(
+    "words, code, told",
+    [
+        (["sandbox", "create"], 2, "COMMAND: is missing"),
+        (["sandbox", "create", "--ttl", "soon", "true"], 2, "--ttl: 'soon' is not a time"),
+        (["sandbox", "create", "--pids", "0", "true"], 2, "--pids:"),
+        (["sandbox", "kill"], 2, "SANDBOX: is missing"),
+        (["sandbox", "kill", "nobody"], 2, "SANDBOX: there is no sandbox 'nobody'"),
+        (["fork"], 2, "SANDBOX: is missing"),
+        (["fork", "nobody"], 2, "SANDBOX: there is no sandbox 'nobody'"),
+        (["fork", "nobody", "-n", "0"], 2, "-n: 0 is no number of children"),
+        (["fork", "nobody", "-n", "many"], 2, "-n: 'many' is not a number of children"),
+        (["fork", "nobody", "--snapshot", "x"], 2, "SANDBOX: a fork is of one sandbox or of one snapshot"),
+        (["fork", "--snapshot", "nothing"], 2, "SNAPSHOT: there is no snapshot 'nothing'"),
+        (["snapshot", "create", "nobody"], 2, "NAME: is missing"),
+        (["snapshot", "create", "nobody", "x"], 2, "SANDBOX: there is no sandbox 'nobody'"),
+        (["snapshot", "rm"], 2, "SNAPSHOT: is missing"),
+        (["snapshot", "rm", "nothing"], 2, "SNAPSHOT: there is no snapshot 'nothing'"),
+    ],
+)
+def test_a_wrong_word_is_told_in_one_line(ramet, words, code, told):
+    done = ramet(*words)
+    assert done.returncode == code
+    assert done.stderr.decode().startswith(f"ramet: {told}")
+    assert len(done.stderr.decode().splitlines()) == 1
+
+
+def test_what_can_be_ended_is_ended_also_when_something_else_is_wrong(ramet):
+    ramet("sandbox", "create", "--name", "worker", *SLEEP)
+    done = ramet("sandbox", "kill", "nobody", "worker", "--json")
+    assert done.returncode == 2
+    assert [one["name"] for one in json.loads(done.stdout)["sandboxes"]] == ["worker"]
+    assert listed(ramet) == []
+
+
+def test_a_fork_of_the_dead_tells_of_what_they_died(ramet):
+    ramet("sandbox", "create", "--name", "worker", *SLEEP)
+    ramet("sandbox", "kill", "worker")
+    done = ramet("fork", "worker")
+    assert done.returncode == 125
+    assert b"ended" in done.stderr
+    assert b"killed: by request" in done.stderr

@@ -1,0 +1,101 @@
+"""What cannot be carried is refused by name; failures at every step leave the source whole."""
+
+import errno
+
+import pytest
+
+from ramet.native import _protocol as p
+from ramet.native import frames
+from system.core import _core
+from system.engine import _engine
+from system.engine._engine import Engine, Victim
+
+REFUSED = _engine.victims("refused")
+NAMES = {number: name for number, name in p.STEP_NAMES.items() if number}
+TRACER = [number for number in NAMES if p.STEP_FIND_PROCESSES <= number <= p.STEP_PAGES]
+COUNTER = ["/bin/sh", "-c", "n=0; echo READY; while read -r line; do n=$((n+1)); echo $n; done"]
+
+
+@pytest.mark.parametrize("victim", REFUSED, ids=lambda victim: victim.name)
+def test_what_cannot_be_carried_is_refused_by_name_and_goes_on(engine: Engine, victim: Victim) -> None:
+    source = engine.start(victim.argv)
+    source.ready()
+    for _ in range(3):
+        told = engine.refusal(source)
+        assert told.startswith("pid "), told
+        assert any(words in told for words in victim.proves.split("|")), told
+    source.go()
+    assert source.verdict() == "OK"
+
+
+@pytest.mark.parametrize("step", TRACER, ids=[NAMES[step] for step in TRACER])
+def test_a_failing_step_of_a_snapshot_leaves_the_source_running_and_nothing_behind(
+    engine: Engine, step: int
+) -> None:
+    source = engine.start(COUNTER)
+    source.ready()
+    with Unchanged(engine):
+        for turn in range(3):
+            _, answer = engine.ask_snapshot(source, fault=step)
+            assert answer.error[:3] == ("isolation_failed", NAMES[step], errno.EIO)
+            assert source.ask("count") == str(turn + 1)
+    child = engine.snapshot(source).fork()
+    assert child.ask("count") == "4"
+    assert source.ask("count") == "4"
+
+
+class Unchanged:
+    """Core holds as many descriptors and processes after the body as before it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.core = engine.core
+
+    def look(self) -> tuple[int, int]:
+        return self.core.descriptors(), len(self.core.descendants())
+
+    def full(self) -> bool:
+        status = self.core.control.status()
+        return status.u32(p.TAG_POOL_READY) == status.u32(p.TAG_POOL_SIZE)
+
+    def __enter__(self) -> None:
+        _core.until(self.full, "a full pool")
+        self.before = self.look()
+
+    def __exit__(self, *_: object) -> None:
+        _core.until(lambda: self.look() <= self.before, f"{self.before} again, not {self.look()}")
+
+
+def test_an_unknown_snapshot_and_a_taken_number_are_refused(engine: Engine) -> None:
+    source = engine.start(COUNTER)
+    source.ready()
+    guest, answer = engine.ask_fork(4711, "nobody")
+    engine.forget(guest)
+    assert answer.error[0] == "unknown_snapshot"
+    kept = engine.snapshot(source)
+    payload = frames.u64(p.TAG_SANDBOX, source.sandbox) + frames.u32(p.TAG_SNAPSHOT, kept.number)
+    assert engine.core.control.ask(p.SNAPSHOT, payload).error[3] == "snapshot"
+
+
+def test_memory_diverges_both_ways_and_files_too(engine: Engine) -> None:
+    source = engine.start(["/bin/sh", "-c", 'echo READY; while read -r line; do eval "$line"; done'])
+    source.ready()
+    source.ask("x=1; echo first > file; echo done")
+    child = engine.snapshot(source).fork()
+    assert source.ask("x=2; echo source > file; echo done") == "done"
+    assert child.ask('echo "$x $(cat file)"') == "1 first"
+    assert child.ask("x=3; echo child > file; echo done") == "done"
+    assert source.ask('echo "$x $(cat file)"') == "2 source"
+    assert child.ask('echo "$x $(cat file)"') == "3 child"
+
+
+def test_a_hundred_children_of_one_snapshot_are_all_right(engine: Engine) -> None:
+    source = engine.start(COUNTER)
+    source.ready()
+    source.ask("count")
+    snapshot = engine.snapshot(source)
+    started = [engine.send_fork(snapshot.number, f"child {n}") for n in range(100)]
+    for guest, request in started:
+        answer = engine.core.control.answer(request)
+        assert answer.kind == p.OK, _engine.describe(answer)
+        guest.say("count")
+    assert [guest.line() for guest, _ in started] == ["2"] * 100

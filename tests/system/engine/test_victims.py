@@ -1,0 +1,23 @@
+"""Every victim that must come through: frozen and let go, forked five times, forked from a fork of a fork."""
+
+import pytest
+
+from system.engine import _engine
+from system.engine._engine import Engine, Victim
+
+PROGRAMS = ["registers", "waits", "signals", "threads", "memory", "process", "descriptors"]
+VICTIMS = [victim for program in PROGRAMS for victim in _engine.victims(program)]
+BUSY = {"general", "x87", "sse", "avx", "avx512", "amx", "computing_threads", "churn", "detached_churn"}
+"""They compute all the time: there is no moment at which all their threads wait."""
+
+
+@pytest.mark.parametrize("victim", VICTIMS, ids=lambda victim: f"{victim.program}-{victim.name}")
+def test_a_victim_is_right_in_the_source_and_in_every_fork(engine: Engine, victim: Victim) -> None:
+    source = engine.start(victim.argv)
+    try:
+        source.ready()
+    except _engine.Missing as missing:
+        pytest.skip(str(missing))
+    asleep = victim.name not in BUSY
+    siblings = 1 if victim.name == "large" else 5
+    _engine.all_right(_engine.family(engine, source, siblings=siblings, asleep=asleep), asleep=asleep)

@@ -1,0 +1,182 @@
+"""Who ends a sandbox: its command, its owner, its time. Nothing outlives that, whoever is killed."""
+
+import gc
+import json
+import os
+import signal
+import time
+
+import pytest
+
+import ramet
+from ramet.client import sandboxes
+from ramet.errors import DaemonLost, InvalidRequest
+from system._daemons import PATIENCE_S, kill_hard, marked, none_left, wait_gone
+from system.sandbox._repl import PYTHON, ask, tell
+
+CLIENT = """
+import json, sys
+import ramet
+from system.sandbox._repl import PYTHON
+options = json.loads(sys.argv[1])
+parent = ramet.Sandbox(command=[*PYTHON, sys.argv[2]], **options)
+children = parent.fork(2, **options)
+print(json.dumps([parent.id, *[child.id for child in children]]), flush=True)
+sys.stdin.read()
+"""
+
+
+def start_client(own, mark, **options):
+    """A program with a sandbox and two forks of it; their ids."""
+    tests = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+    program = own.program(CLIENT, json.dumps(options), mark, PYTHONPATH=path)
+    return program, json.loads(program.stdout.readline())
+
+
+def until(condition):
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        os.sched_yield()
+
+
+def test_a_killed_client_takes_its_sandboxes_and_their_forks_along(own):
+    client = own.client()
+    program, ids = start_client(own, "owned-by-the-killed")
+    assert sorted(one.id for one in sandboxes.list(client=client)) == sorted(ids)
+    kill_hard(program.pid)
+    until(lambda: not sandboxes.list(client=client))
+    assert none_left("owned-by-the-killed")
+    ends = {one.note for one in sandboxes.list(ended=True, client=client)}
+    assert ends == {"its owner went"}
+
+
+def test_detached_sandboxes_stay_when_their_client_is_killed(own):
+    client = own.client()
+    program, ids = start_client(own, "detached-from-the-killed", detach=True)
+    kill_hard(program.pid)
+    assert sorted(one.id for one in sandboxes.list(client=client)) == sorted(ids)
+    assert len(marked("detached-from-the-killed")) >= 3
+    for one in ids:
+        assert sandboxes.kill(one, client=client).end.reason == "killed"
+    assert none_left("detached-from-the-killed")
+
+
+def test_a_detached_sandbox_ends_when_nobody_asks_for_it(own):
+    client = own.client()
+    with ramet.Sandbox(command=["sleep", "1000"], detach=True, ttl=1, client=client) as sandbox:
+        pass
+    until(lambda: not sandboxes.list(client=client))
+    (info,) = sandboxes.list(ended=True, client=client)
+    assert (info.id, info.note) == (sandbox.id, "nobody asked for it in 1 s")
+
+
+def test_a_sandbox_that_nobody_can_reach_any_more_ends():
+    info = ramet.Sandbox(command=["sleep", "1000"]).info
+    gc.collect()
+    until(lambda: info.id not in {one.id for one in sandboxes.list()})
+
+
+def test_a_fork_of_the_clients_process_does_not_keep_its_sandboxes_alive(own):
+    client = own.client()
+    source = (
+        "import os, sys, ramet\n"
+        "sandbox = ramet.Sandbox(command=['sleep', '1000'])\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n    sys.stdin.read()\n    os._exit(0)\n"
+        "print(pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    program = own.program(source)
+    child = int(program.stdout.readline())
+    assert len(sandboxes.list(client=client)) == 1
+    kill_hard(program.pid)
+    until(lambda: not sandboxes.list(client=client))
+    os.kill(child, signal.SIGKILL)
+
+
+def test_leaving_the_context_ends_the_sandbox_with_all_its_processes():
+    with ramet.Sandbox(
+        command="sleep 1000 & setsid sleep 1000 & exec sleep 1000 # left-by-context"
+    ) as sandbox:
+        pass
+    assert sandbox.wait().reason == "killed"
+    assert none_left("left-by-context")
+
+
+def test_when_its_command_ends_so_does_what_it_left_behind():
+    with ramet.Sandbox(command="sleep 1000 & setsid sleep 1000 & exit 3") as sandbox:
+        assert sandbox.wait(timeout=PATIENCE_S).exit_code == 3
+    assert sandboxes.list() == ()
+
+
+def test_a_stopped_daemon_ends_every_sandbox(own):
+    client = own.client()
+    sandbox = ramet.Sandbox(command="sleep 1000; : stopped-daemon", detach=True, client=client)
+    own.end()
+    result = sandbox.wait(timeout=PATIENCE_S)
+    assert (result.reason, sandbox.info.note) == ("killed", "the daemon ended")
+    assert none_left("stopped-daemon")
+    sandbox.close()
+
+
+def test_a_killed_core_ends_every_sandbox(own):
+    client = own.client()
+    _, core = own.pids()
+    sandbox = ramet.Sandbox(command=PYTHON, client=client)
+    sandbox.snapshot("point")
+    kill_hard(core)
+    assert sandbox.wait(timeout=PATIENCE_S).reason == "lost"
+    with pytest.raises(ramet.SandboxEnded, match="core ended"):
+        sandboxes.snapshot(sandbox.id, "other", client=client)
+    with pytest.raises(InvalidRequest):
+        ramet.Sandbox("point", client=client)
+    with ramet.Sandbox(command=PYTHON, client=client) as other:
+        assert ask(other, "1 + 1") == "2"
+
+
+def test_a_killed_daemon_takes_owned_sandboxes_along_and_leaves_the_detached_to_the_next(own):
+    client = own.client()
+    daemon, core = own.pids()
+    owned = ramet.Sandbox(command=[*PYTHON, "owned"], client=client)
+    kept = ramet.Sandbox(command=[*PYTHON, "kept"], detach=True, ttl=60, name="kept", client=client)
+    tell(kept, "x = 41", "n = open('f', 'w').write('on disk')")
+    kill_hard(daemon)
+    with pytest.raises(DaemonLost, match="ended with it"):
+        owned.wait(timeout=PATIENCE_S)
+    with pytest.raises(DaemonLost, match="may live on"):
+        kept.wait(timeout=PATIENCE_S)
+    owned.close()
+
+    (info,) = sandboxes.list(client=client)
+    assert own.client().status().core.pid == core
+    assert (info.id, info.name, info.ttl, info.pid) == (kept.id, "kept", 60, kept.pid)
+    with kept.fork() as child:
+        assert ask(child, "(x + 1, open('f').read())") == "(42, 'on disk')"
+    kept.close()
+    assert sandboxes.kill("kept", client=client).end.reason == "killed"
+    assert none_left("kept")
+
+
+def test_what_ends_while_there_is_no_daemon_is_told_by_the_next(own):
+    client = own.client()
+    daemon, _ = own.pids()
+    sandbox = ramet.Sandbox(command="read x; exit 7 # nobody-looks", detach=True, client=client)
+    kill_hard(daemon)
+    sandbox.stdin.write("\n")
+    assert none_left("nobody-looks")
+    sandbox.close()
+    until(lambda: not sandboxes.list(client=client))
+    (info,) = sandboxes.list(ended=True, client=client)
+    assert (info.id, info.end.exit_code, info.end.reason) == (sandbox.id, 7, "exit")
+
+
+def test_a_client_that_is_interrupted_leaves_nothing(own):
+    client = own.client()
+    program, _ = start_client(own, "interrupted-client")
+    program.send_signal(signal.SIGINT)
+    wait_gone(program.pid)
+    program.wait()
+    until(lambda: not sandboxes.list(client=client))
+    assert none_left("interrupted-client")
