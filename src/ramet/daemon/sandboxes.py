@@ -60,8 +60,12 @@ class SandboxOperations:
 
         return await self._sandboxes.fork(request, deliver, lambda: not client.closed)
 
-    async def _snapshot(self, request: SnapshotRequest, _client: Connection) -> Snapshot:
-        return await self._sandboxes.snapshot(request)
+    async def _snapshot(self, request: SnapshotRequest, client: Connection) -> Snapshot:
+        taken = await self._sandboxes.snapshot(request)
+        if client.closed:
+            # Nobody hears of it, so nobody would ever take it away.
+            await self._sandboxes.snapshots.remove(request.name)
+        return taken
 
     async def _kill(self, request: SandboxRequest, _client: Connection) -> SandboxInfo:
         return await self._sandboxes.kill(request.sandbox)

@@ -141,7 +141,11 @@ def receive(sock: socket.socket, buffer: bytearray) -> Frame | None:
 
     Raises BlockingIOError when there is none yet, FrameError when it is malformed.
     """
-    size, ancillary, flags, _ = sock.recvmsg_into([buffer], ANCILLARY, CLOSE_ON_EXEC)
+    try:
+        size, ancillary, flags, _ = sock.recvmsg_into([buffer], ANCILLARY, CLOSE_ON_EXEC)
+    except ConnectionResetError:
+        # The kernel says once that the peer closed with something unread, before what the peer had sent.
+        size, ancillary, flags, _ = sock.recvmsg_into([buffer], ANCILLARY, CLOSE_ON_EXEC)
     if not size:
         return None
     fds = received(ancillary) if ancillary else []

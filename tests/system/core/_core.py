@@ -30,7 +30,7 @@ from system.core._payloads import ALLOW_ALL, ALLOW_ALL_PROGRAM, ROOT, command, p
 
 DEADLINE_S = 20.0
 SANITIZER_OPTIONS = {
-    # For the launcher; core runs without an environment. Its processes end by _exit(), which looks for no leak.
+    # For the launcher: core runs without an environment, and ends by _exit(), which looks for no leaks.
     "ASAN_OPTIONS": "detect_leaks=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }

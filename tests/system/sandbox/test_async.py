@@ -41,11 +41,11 @@ async def test_a_reader_and_a_wait_go_together_when_the_wait_leaves_the_streams_
     assert (lines, result.exit_code) == (20000, 3)
 
 
-async def session():
+async def session(name):
     """One of everything that can be waited for."""
     async with ramet.AsyncSandbox(command=PYTHON) as parent:
         await ask(parent, "exec('x = 41')")
-        point = await parent.snapshot("point")
+        point = await parent.snapshot(name)
         async with await parent.fork(3) as children:
             await ask(children[0], "x")
             await children[1].kill()
@@ -80,7 +80,7 @@ async def test_a_cancellation_at_any_await_leaves_nothing(monkeypatch):
     cancelled = 0
     while True:
         count, at = -1, cancelled
-        task = asyncio.create_task(session())
+        task = asyncio.create_task(session(f"point-{cancelled}"))
         await asyncio.wait([task])
         gc.collect()
         async with asyncio.timeout(PATIENCE_S):

@@ -18,6 +18,7 @@ from ramet.errors import (
     InvalidRequest,
     IsolationError,
     SandboxEnded,
+    SnapshotError,
     Unforkable,
 )
 from ramet.models.sandboxes import CreateRequest, ForkRequest
@@ -208,14 +209,47 @@ def test_a_sandbox_whose_time_is_up_before_it_stands_is_told_as_that(daemon, mak
     assert caught.value.reason == "timeout"
 
 
-def test_the_end_of_core_is_the_end_of_its_sandboxes_and_snapshots(daemon, client, make):
+def test_the_end_of_core_is_the_end_of_its_sandboxes_but_not_of_snapshots(daemon, client, make):
     sandbox = make()
-    sandbox.snapshot("point")
+    point = sandbox.snapshot("point")
     daemon.core.close()
     assert sandbox.wait(timeout=5).reason == "lost"
-    assert ramet.snapshots.list(client=client) == ()
+    assert ramet.snapshots.list(client=client) == (point,)
     with pytest.raises(SandboxEnded, match="lost"):
         sandbox.fork()
+    with make("point") as first, make("point") as second:
+        # The next core has it from the disk, once.
+        assert daemon.core.kinds().count(p.LOAD_SNAPSHOT) == 1
+        assert first.info.snapshot == second.info.snapshot == "point"
+        assert first.info.command == ("repl",)
+
+
+def test_what_core_does_not_export_is_not_kept_and_its_name_is_free(daemon, client, make):
+    sandbox = make()
+    daemon.core.on[p.EXPORT_SNAPSHOT] = lambda core, frame: core.send(
+        p.ERROR, frame.request, failed(p.STEP_EXPORT, 12)
+    )
+    with pytest.raises(IsolationError, match="export"):
+        sandbox.snapshot("point")
+    daemon.core.wait_for(p.DROP_SNAPSHOT)
+    assert ramet.snapshots.list(client=client) == ()
+    daemon.core.on[p.EXPORT_SNAPSHOT] = answer
+    assert sandbox.snapshot("point").durable
+
+
+def test_a_snapshot_that_others_build_upon_is_not_removed(client, make):
+    make().snapshot("parent")
+    with make("parent") as child:
+        assert child.snapshot("child").parent == "parent"
+        # A fork of a fork has the same ancestor on disk.
+        with child.fork() as grandchild:
+            assert grandchild.snapshot("grandchild").parent == "parent"
+    with pytest.raises(SnapshotError) as caught:
+        ramet.snapshots.remove("parent", client=client)
+    assert caught.value.code == "snapshot_in_use"
+    assert "'child', 'grandchild'" in caught.value.message
+    for name in ("child", "grandchild", "parent"):
+        ramet.snapshots.remove(name, client=client)
 
 
 def test_the_end_of_the_daemon_ends_its_sandboxes(tmp_path):
@@ -512,7 +546,7 @@ def test_a_snapshot_is_kept_by_name_and_forked_later(daemon, client, make):
     assert (point.name, point.sandbox, point.pause_ms) == ("before-risk", parent.id, 1.5)
     assert (point.memory_bytes, point.file_bytes, point.processes) == (5_000_000, 7000, 1)
     assert (point.capture_ms, point.stem_ms, point.by_twin) == (4.0, 2.0, True)
-    assert not point.durable
+    assert point.durable
     assert ramet.snapshots.list(client=client) == (point,)
     parent.close()
     for source in ("before-risk", point):

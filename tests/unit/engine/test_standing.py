@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from _fake_core import ended, exited
 from ramet.engine.channels import Channel, Drain
+from ramet.engine.cores import Settings
 from ramet.engine.sandboxes import Sandboxes
 from ramet.engine.standing import COMMAND_SHOWN, Origin, Sandbox, shown_command
 from ramet.models.limits import Limits
@@ -35,6 +37,15 @@ class Cores:
     """No core is running yet, as while one is adopted."""
 
     running = None
+    settings = SimpleNamespace(data="/nowhere")
+
+    async def ensure(self):
+        raise NotImplementedError
+
+    settings = Settings(-1, "", -1, 0)
+
+    async def ensure(self):
+        raise NotImplementedError
 
 
 @pytest.fixture
