@@ -20,6 +20,7 @@
 #include "treecopy.h"
 
 static uint64_t stopped_at, resumed_at;
+static cpu_set_t everywhere; /* what the tracer may run on by itself */
 
 int
 capture_refuse(const struct capture *capture, struct err *err, const char *format, ...)
@@ -248,8 +249,12 @@ copy_upper(struct capture *capture, int *upper, struct treecopy_count *count, st
 static int
 paused(struct capture *capture, int *upper, struct treecopy_count *count, struct err *err)
 {
-  if (seize(capture, err) < 0 || read_maps(capture, err) < 0 || find_syscall(capture, err) < 0 ||
-      describe(capture, err) < 0 || capture_descriptors(capture, err) < 0 || capture_twin(capture, err) < 0 ||
+  if (seize(capture, err) < 0)
+    return -1;
+  /* Not before: what still runs may need this processor to stop. */
+  trace_stay_here(&everywhere);
+  if (read_maps(capture, err) < 0 || find_syscall(capture, err) < 0 || describe(capture, err) < 0 ||
+      capture_descriptors(capture, err) < 0 || capture_twin(capture, err) < 0 ||
       capture_unforked(capture, err) < 0 || copy_upper(capture, upper, count, err) < 0)
     return -1;
   return fault_here(RAMET_STEP_RESUME, err);
@@ -259,12 +264,9 @@ static int
 take(struct capture *capture, int *upper, struct treecopy_count *count, struct err *err)
 {
   struct err second;
-  cpu_set_t all;
 
   if (find_process(capture, err) < 0)
     return -1;
-  CPU_ZERO(&all);
-  trace_stay_here(&all);
   int result = paused(capture, upper, count, err);
   if (result < 0)
     capture_drop_twin(capture);
@@ -272,8 +274,8 @@ take(struct capture *capture, int *upper, struct treecopy_count *count, struct e
     return -1;
   if (result < 0)
     return -1;
-  if (CPU_COUNT(&all))
-    sched_setaffinity(0, sizeof all, &all);
+  if (CPU_COUNT(&everywhere))
+    sched_setaffinity(0, sizeof everywhere, &everywhere);
   result = capture_pages(capture, err);
   capture_drop_twin(capture);
   return result;

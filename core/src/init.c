@@ -223,7 +223,7 @@ mount_dev(int root, struct err *err)
 static int
 prepare(struct err *err)
 {
-  if (take_ids(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0)
+  if (protect_self(err) < 0 || take_ids(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0)
     return -1;
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)
@@ -594,17 +594,12 @@ keep_only_channel(int fd)
 void
 init_main(int fd)
 {
-  struct err err = {0};
   sigset_t child;
 
   keep_only_channel(fd);
   receive_buffer = malloc(RAMET_FRAME_BYTES);
   if (!receive_buffer)
     _exit(EXIT_SYSTEM);
-  if (protect_self(&err) < 0) {
-    tell_failed(0, &err);
-    _exit(EXIT_SYSTEM);
-  }
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
   child_signals = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
