@@ -115,7 +115,7 @@ struct pie_args {
   uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,
       pending_count, description_count, late_count, advice_count;
   uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
-  uint64_t lates, advices; /* what children do with their memory, and a stem must not */
+  uint64_t late_table, advice_table; /* what children do with their memory, and a stem must not */
   struct pie_move moves[PIE_MOVES_MAX];
   struct pie_mm mm;
   uint64_t own_rseq; /* the stem's own registration, to be undone before its memory goes */

@@ -307,7 +307,7 @@ open_again(struct pie_args *args, int fd, uint32_t flags)
 PIE_INLINE void
 map_shared(struct pie_args *args)
 {
-  struct pie_late *late = (struct pie_late *)args->lates;
+  struct pie_late *late = (struct pie_late *)args->late_table;
 
   for (uint32_t i = 0; i < args->late_count; i++, late++) {
     long fd = late->path ? SYS4(SYS_openat, AT_FDCWD, late->path, late->open_flags, 0)
@@ -326,7 +326,7 @@ map_shared(struct pie_args *args)
 PIE_INLINE void
 advise_late(struct pie_args *args)
 {
-  struct pie_protect *advice = (struct pie_protect *)args->advices;
+  struct pie_protect *advice = (struct pie_protect *)args->advice_table;
 
   for (uint32_t i = 0; i < args->advice_count; i++, advice++) {
     long result = advise(advice);

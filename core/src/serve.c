@@ -150,6 +150,18 @@ report_failure(const struct serve_options *options, const struct err *err)
     _exit(EXIT_DEFECT);
 }
 
+/* They belong to whoever started the launcher, who waits for the end of some of them. */
+static void
+leave_standard_streams(void)
+{
+  int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+  for (int fd = 0; fd <= 2 && null >= 0; fd++)
+    if (fcntl(fd, F_GETFD) >= 0 && !(fcntl(fd, F_GETFD) & FD_CLOEXEC))
+      dup2(null, fd);
+  close_fd(&null);
+}
+
 void
 serve(const struct serve_options *options)
 {
@@ -163,6 +175,7 @@ serve(const struct serve_options *options)
   }
   fault_arm(RAMET_STEP_NONE);
   title_set("ramet-core");
+  leave_standard_streams();
   if (write(options->report, "R", 1) != 1)
     _exit(EXIT_SYSTEM);
   close(options->report);

@@ -17,7 +17,7 @@
 #include "twin.h"
 
 /* How long a process may take to stop: one in uninterruptible sleep never does. */
-#define PATIENCE_MS 2000
+#define PATIENCE_MS 5000
 
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
 

@@ -53,8 +53,8 @@ static const struct {
   int32_t advice;
 } late_advice_of[] = {{IMAGE_DONTFORK, MADV_DONTFORK}, {IMAGE_LOCKED, PIE_LOCK}};
 
-#define ADVICES (1 + sizeof advice_of / sizeof advice_of[0])
-#define LATE_ADVICES (sizeof late_advice_of / sizeof late_advice_of[0])
+#define ADVICE_KINDS (1 + sizeof advice_of / sizeof advice_of[0])
+#define LATE_ADVICE_KINDS (sizeof late_advice_of / sizeof late_advice_of[0])
 
 static bool
 is_late(const struct image_mapping *mapping)
@@ -94,7 +94,7 @@ tables_length(const struct process_image *p, const struct image *image, struct s
   for (uint32_t i = 0; i < p->mapping_count; i++)
     paths += is_late(&p->mappings[i]) ? p->paths[i].length + 16 : 0;
   return page_up(p->mapping_count *
-                     (sizeof(struct pie_map) + (ADVICES + LATE_ADVICES) * sizeof(struct pie_protect) +
+                     (sizeof(struct pie_map) + (ADVICE_KINDS + LATE_ADVICE_KINDS) * sizeof(struct pie_protect) +
                       sizeof(struct pie_late)) +
                  p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
                  p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) +
@@ -244,7 +244,7 @@ build_memory(struct builder *b)
   struct opened last = {.fd = -1};
 
   table(b, p->mapping_count * sizeof(struct pie_map), &b->args->maps);
-  table(b, p->mapping_count * ADVICES * sizeof(struct pie_protect), &b->args->protects);
+  table(b, p->mapping_count * ADVICE_KINDS * sizeof(struct pie_protect), &b->args->protects);
   for (uint32_t i = 0; i < p->mapping_count; i++)
     if (add_mapping(b, i, &last) < 0)
       return -1;
@@ -400,18 +400,18 @@ static void
 build_late(struct builder *b)
 {
   const struct process_image *p = b->process;
-  struct pie_late *lates = table(b, p->mapping_count * sizeof *lates, &b->args->lates);
+  struct pie_late *late_table = table(b, p->mapping_count * sizeof *late_table, &b->args->late_table);
 
-  table(b, p->mapping_count * LATE_ADVICES * sizeof(struct pie_protect), &b->args->advices);
+  table(b, p->mapping_count * LATE_ADVICE_KINDS * sizeof(struct pie_protect), &b->args->advice_table);
   for (uint32_t i = 0; i < p->mapping_count; i++) {
     const struct image_mapping *mapping = &p->mappings[i];
-    for (size_t j = 0; j < LATE_ADVICES; j++)
+    for (size_t j = 0; j < LATE_ADVICE_KINDS; j++)
       if (mapping->flags & late_advice_of[j].flag)
-        add_protect(b->args->advices, &b->args->advice_count, mapping, late_advice_of[j].advice);
+        add_protect(b->args->advice_table, &b->args->advice_count, mapping, late_advice_of[j].advice);
     if (!is_late(mapping))
       continue;
     bool writes = mapping->protection & PROT_WRITE || mapping->flags & IMAGE_MAY_WRITE;
-    struct pie_late *late = &lates[b->args->late_count++];
+    struct pie_late *late = &late_table[b->args->late_count++];
     *late = (struct pie_late){.start = mapping->start,
                               .length = mapping->end - mapping->start,
                               .offset = mapping->offset,

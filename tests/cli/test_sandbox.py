@@ -48,7 +48,7 @@ def test_forks_are_made_by_name_and_know_their_parent(ramet):
 def test_a_snapshot_is_kept_forked_and_removed(ramet):
     ramet("sandbox", "create", "--name", "worker", *SLEEP)
     taken = json.loads(ramet("snapshot", "create", "worker", "before-risk", "--json").stdout)
-    assert (taken["name"], taken["durable"]) == ("before-risk", False)
+    assert (taken["name"], taken["durable"]) == ("before-risk", True)
     assert b"stood still for" in ramet("snapshot", "create", "worker", "second").stdout
     rows = ramet("snapshot", "ls").stdout.decode().splitlines()
     assert [row.split()[0] for row in rows] == ["NAME", "before-risk", "second"]

@@ -203,7 +203,7 @@ def test_a_root_that_is_exchanged_for_another_is_noticed(rooted, tmp_path):
 
 
 def test_a_root_that_vanishes_meanwhile_is_an_error_that_names_it(rooted, tmp_path):
-    """Renamed to and fro while runs begin: each run has the whole root, or a refusal that names it."""
+    """Renamed again and again while runs begin: each run has the whole root, or a refusal that names it."""
     tmp_path.chmod(0o755)
     build(tmp_path / "root", "cat")
     (tmp_path / "root" / "name").write_text("here")

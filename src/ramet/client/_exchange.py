@@ -172,7 +172,7 @@ class Exchange:
             self._source.descriptor = feed
         if os.geteuid() == 0:
             for number in theirs:
-                # In a sandbox of root's their owner is nobody: /dev/stdout, which opens them anew, needs a mode.
+                # Root's pipes belong to nobody inside: /dev/stdout, which opens them anew, needs a mode.
                 os.fchmod(number, 0o666)
         self.connection.send("run", self._request.to_wire(), theirs)
         if self._source is not None:

@@ -12,8 +12,8 @@ from ramet.native.frames import FrameError, decode
 
 # Twins of core/src/image.h: enum image_tag, struct image_mapping, enum image_backing.
 TAG_MAPPING = 5
-MAPPING = struct.Struct("<QQQIIIi")
-BACKING_FILE = 1
+MAPPING = struct.Struct("<QQQIIII")
+BACKING_FILE, BACKING_SHARED_FILE = 1, 3
 
 
 def mapped_paths(description: bytes) -> list[str]:
@@ -24,7 +24,7 @@ def mapped_paths(description: bytes) -> list[str]:
             continue
         if len(value) < MAPPING.size:
             raise FrameError("a mapping is cut off")
-        if MAPPING.unpack_from(value)[4] == BACKING_FILE:
+        if MAPPING.unpack_from(value)[4] in {BACKING_FILE, BACKING_SHARED_FILE}:
             found.add(os.fsdecode(value[MAPPING.size :]))
     return sorted(found)
 

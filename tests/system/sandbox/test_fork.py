@@ -108,16 +108,24 @@ def test_children_outlive_their_parent():
             assert ask(grandchild, "x + 2") == "43"
 
 
-def test_unread_input_stays_with_the_parent(python):
-    python.stdin.write("__import__('time').sleep(0.3)\n'mine'\n")
-    with python.fork() as child:
-        # The first line was read by both when it was forked, or by the parent alone.
-        child.stdin.write("'yours'\n")
-        answers = [child.stdout.readline(timeout=PATIENCE_S)]
-        if answers[0] == b"None\n":
-            answers.append(child.stdout.readline(timeout=PATIENCE_S))
-        assert answers[-1] == b"'yours'\n"
-        assert [python.stdout.readline(timeout=PATIENCE_S) for _ in range(2)] == [b"None\n", b"'mine'\n"]
+BLOCKED = """
+import sys
+sys.stdout.write("x" * 200_000 + "\\n")
+sys.stdout.flush()
+print(sys.stdin.readline(), end="", flush=True)
+"""
+
+
+def test_unread_input_stays_with_the_parent():
+    # It stands in a write that nobody reads, and has read nothing yet.
+    with ramet.Sandbox(command=["python3", "-c", BLOCKED]) as parent:
+        assert parent.stdout.read(1, timeout=PATIENCE_S) == b"x"
+        parent.stdin.write("mine\n")
+        with parent.fork() as child:
+            child.stdin.write("yours\n")
+            for sandbox, answer in ((child, b"yours\n"), (parent, b"mine\n")):
+                assert sandbox.stdout.readline(timeout=PATIENCE_S).endswith(b"x\n")
+                assert sandbox.stdout.readline(timeout=PATIENCE_S) == answer
 
 
 def test_a_child_has_limits_of_its_own():

@@ -121,10 +121,11 @@ def test_a_stopped_daemon_ends_every_sandbox(own):
     sandbox.close()
 
 
-def test_a_killed_core_ends_every_sandbox(own):
+def test_a_killed_core_ends_every_sandbox_and_no_snapshot(own):
     client = own.client()
     _, core = own.pids()
     sandbox = ramet.Sandbox(command=PYTHON, client=client)
+    sandbox.snapshot("point")
     kill_hard(core)
     assert sandbox.wait(timeout=PATIENCE_S).reason == "lost"
     with pytest.raises(ramet.SandboxEnded, match="core ended"):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
 
@@ -37,11 +36,6 @@ class Cores:
     """No core is running yet, as while one is adopted."""
 
     running = None
-    settings = SimpleNamespace(data="/nowhere")
-
-    async def ensure(self):
-        raise NotImplementedError
-
     settings = Settings(-1, "", -1, 0)
 
     async def ensure(self):
