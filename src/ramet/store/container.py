@@ -38,6 +38,7 @@ MAGIC = b"RAMETIMG"
 FORMAT = 1
 HEADER_MAX = 16 << 20
 CHUNK = 1 << 20
+WRITE_BEHIND = 4 << 20
 _PREAMBLE = struct.Struct("<8sIIQ16s16s")
 _SECTION_FIELDS = {"name", "offset", "length", "block", "table", "hash"}
 
@@ -131,7 +132,7 @@ class SectionWriter:
     def __init__(self, writer: Writer, name: str, offset: int, block: int) -> None:
         self._writer = writer
         self._name = name
-        self._offset = self._at = offset
+        self._offset = self._at = self._started = offset
         self._block = block
         self._table: list[bytes] = []
         self._buffer = bytearray()
@@ -153,6 +154,12 @@ class SectionWriter:
         if done < length:
             pwrite_all(self._writer.fd, b"".join(blocks)[done:], self._at + done)
         self._at += length
+        if self._at - self._started >= WRITE_BEHIND:
+            # Has the kernel begin to write what it has (it drops only pages that are on the disk already), so
+            # that the sync at the end finds little to wait for. sync_file_range(2) is not in `os`.
+            size = self._at - self._started
+            os.posix_fadvise(self._writer.fd, self._started, size, os.POSIX_FADV_DONTNEED)
+            self._started = self._at
 
     @property
     def blocks(self) -> int:

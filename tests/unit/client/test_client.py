@@ -245,7 +245,7 @@ def test_runs_leave_no_descriptor_behind(daemon, client):
         client.run("x", stdin=b"1" * 100_000)
         with pytest.raises(InvalidRequest):
             client.run("x", stdin=b"", cwd="relative")
-    assert len(descriptors()) == len(before)
+    assert len(descriptors()) <= len(before)
 
 
 def test_an_interrupt_ends_the_sandbox_and_leaves_no_descriptor(daemon, client):

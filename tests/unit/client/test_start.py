@@ -119,7 +119,7 @@ def test_a_signal_ends_the_daemon_and_nothing_is_left(place):
 
 
 def test_an_idle_daemon_ends_by_itself(place, monkeypatch):
-    monkeypatch.setenv("RAMET_DAEMON_IDLE_S", "0.1")
+    monkeypatch.setenv("RAMET_DAEMON_IDLE_S", "2")
     pid = Client(str(place)).ping().pid
     await_end(pid)
     assert os.listdir(place) == []
