@@ -42,7 +42,7 @@ def main() -> None:
             "machine": _machine.facts(),
             "load": _machine.load(),
             "disk": [disk(Path(place), size, rounds if size < 200 else 3) for size in sizes],
-            "listing": listing(Path(place), 100 if options.quick else 1000),
+            "listing": listing(Path(place), 100 if options.quick else 300),
             "generations": generations(Path(place), (1, 4) if options.quick else (1, 4, 16)),
         }
     options.json.parent.mkdir(parents=True, exist_ok=True)
