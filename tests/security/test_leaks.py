@@ -134,7 +134,7 @@ def test_the_home_of_the_user_is_not_there(told):
         ),
         *("/etc/apt", "/etc/pip.conf", "/etc/environment", "/etc/NetworkManager", "/etc/subuid"),
         *("/boot", "/var/run/docker.sock", "/run/docker.sock", "/run/dbus", "/run/user", "/run/systemd"),
-        *("/var/log/syslog", "/var/lib/dpkg", "/var/spool/cron", "/proc/1/root/etc/shadow", "/work/shared"),
+        *("/var/log/syslog", "/var/lib/dpkg", "/var/spool/cron", "/proc/1/root/etc/shadow"),
     ],
 )
 def test_files_of_the_host_are_not_there(told, path):

@@ -37,22 +37,6 @@ tap_run(void (*test)(void), const char *name)
   tap_failed_tests += tap_failed_checks != 0;
 }
 
-/* A test of behaviour that is still to come: it must fail, and pass no more unnoticed. */
-static inline void
-tap_run_todo(void (*test)(void), const char *name, const char *why)
-{
-  char sentence[160];
-
-  tap_failed_checks = 0;
-  test();
-  snprintf(sentence, sizeof sentence, "%s", name);
-  for (char *c = sentence; *c; c++)
-    if (*c == '_')
-      *c = ' ';
-  printf("%sok %d - %s # TODO %s\n", tap_failed_checks ? "not " : "", ++tap_tests, sentence, why);
-  fflush(stdout);
-}
-
 static inline int
 tap_end(void)
 {
@@ -74,7 +58,6 @@ tap_need(bool holds, const char *file, int line, const char *what)
 #define CHECK_TEXT(actual, expected) CHECK(strcmp((actual), (expected)) == 0)
 #define NEED(condition) tap_need((condition), __FILE__, __LINE__, #condition)
 #define RUN(test) tap_run((test), #test)
-#define RUN_TODO(test, why) tap_run_todo((test), #test, (why))
 
 /* How many descriptors are open, that of the count not included. */
 static inline int
