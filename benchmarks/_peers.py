@@ -59,9 +59,10 @@ class Bubblewrap:
                 words += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
             elif os.path.isdir(f"/{name}"):
                 words += ["--ro-bind", f"/{name}", f"/{name}"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
         for path in show:
-            words += ["--ro-bind", path, path]
-        return [*words, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+            words += ["--ro-bind", path, path]  # after /tmp, which would cover what lies below it
+        return words
 
 
 def collect(argv: Sequence[str], *, keep: Sequence[int] = ()) -> bytes:
