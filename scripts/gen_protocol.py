@@ -43,7 +43,8 @@ def parse(text: str) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     """Macros, and the members of each enumeration, by name.
 
     Raises:
-        Unreadable: a macro with a value or an enumerator is not in the form that the header promises.
+        Unreadable: a macro with a value or an enumerator is not in the form that the header promises, or two
+            enumerators have one number.
     """
     macros: dict[str, int] = {}
     enums: dict[str, dict[str, int]] = {}
@@ -61,6 +62,8 @@ def parse(text: str) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
         elif members is not None and line and not line.startswith(("/*", "*")):
             if not (member := MEMBER.fullmatch(line)):
                 raise Unreadable(f"line {number}: {line}")
+            if int(member[2]) in members.values():
+                raise Unreadable(f"line {number}: the number is taken: {line}")
             members[member[1]] = int(member[2])
     return macros, enums
 

@@ -89,15 +89,22 @@ def failed(step: int, number: int, text: str = "no") -> bytes:
 
 
 class FakeCore:
-    """Serves one control connection in a thread, until it is closed from either side."""
+    """Serves one control connection, and the lanes that come over it, each in a thread until it is closed.
+
+    An answer goes where the request came from; over a lane the numbers of requests are larger than any of the
+    daemon's.
+    """
 
     def __init__(self) -> None:
         self.daemon_end, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.seen: list[frames.Frame] = []
         self.on: dict[int, Handler] = {}
         self.standing: set[int] = set()
+        self.lanes: dict[int, socket.socket] = {}
+        """By the number of the request that is under way there."""
+        self._lanes: list[socket.socket] = []
         self.arrived = threading.Condition()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=(self.sock,), daemon=True)
         self._thread.start()
 
     def launched(self) -> Launched:
@@ -116,24 +123,45 @@ class FakeCore:
 
     def send(self, kind: int, request: int, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Say something to the daemon. `fds` stay the caller's."""
-        frames.send(self.sock, kind, request, payload, list(fds))
+        frames.send(self.lanes.pop(request, self.sock), kind, request, payload, list(fds))
 
     def close(self) -> None:
-        """Die."""
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
+        """Die, and be gone."""
+        self.die()
         self._thread.join(5)
         self.sock.close()
 
-    def _serve(self) -> None:
+    def die(self) -> None:
+        """End every conversation."""
+        for sock in (self.sock, *self._lanes):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def open_lane(self, sock: socket.socket) -> None:
+        """Serve a lane. Takes `sock`."""
+        self._lanes.append(sock)
+        threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def close_lanes(self) -> None:
+        """Close those without a request."""
+        for sock in self._lanes:
+            if sock not in self.lanes.values():
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, sock: socket.socket) -> None:
         buffer = bytearray(p.FRAME_BYTES)
         while True:
             try:
-                frame = frames.receive(self.sock, buffer)
+                frame = frames.receive(sock, buffer)
             except OSError:
                 return
             if frame is None:
+                if sock is not self.sock:
+                    self._lane_gone(sock)
                 return
+            if sock is not self.sock:
+                self.lanes[frame.request] = sock
             # Shown before the answer, so that a test that has the answer finds the question.
             with self.arrived:
                 self.seen.append(frame)
@@ -142,13 +170,34 @@ class FakeCore:
             handler(self, frame)
             close_all(frame.fds)
 
+    def _lane_gone(self, sock: socket.socket) -> None:
+        """What ran over it ends, which a test sees as it sees a KILL of the daemon's."""
+        gone = [request for request, lane in self.lanes.items() if lane is sock]
+        for request in gone:
+            del self.lanes[request]
+        if gone:
+            with self.arrived:
+                self.seen.append(frames.Frame(p.KILL, 0, b"", []))
+                self.arrived.notify_all()
+        self._lanes.remove(sock)
+        sock.close()
+
+
+STATUS = frames.u32(p.TAG_POOL_SIZE, 8) + frames.u64(p.TAG_RUNS, 7) + frames.u64(p.TAG_IDLE_NS, 1 << 62)
+
 
 def answer(core: FakeCore, frame: frames.Frame) -> None:
     """The default: yes to everything, and an end at once to every run."""
     if frame.kind == p.RUN:
         core.send(p.ENDED, frame.request, ended())
+    elif frame.kind == p.LANE:
+        core.open_lane(socket.socket(fileno=frame.fds.pop()))
+        core.send(p.OK, frame.request)
+    elif frame.kind == p.CLOSE_LANES:
+        core.close_lanes()
+        core.send(p.OK, frame.request, frames.u32(p.TAG_LANES, len(core.lanes)))
     elif frame.kind == p.STATUS:
-        core.send(p.OK, frame.request, frames.u32(p.TAG_POOL_SIZE, 8) + frames.u64(p.TAG_RUNS, 7))
+        core.send(p.OK, frame.request, STATUS)
     elif frame.kind == p.CREATE:
         core.standing.add(sandbox_of(frame))
         core.send(p.OK, frame.request, frames.u64(p.TAG_SETUP_NS, 900_000))

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "filters.h"
+#include "lanes.h"
 #include "log.h"
 #include "rootfs.h"
 #include "sandbox.h"
@@ -135,6 +136,8 @@ describe_state(struct writer *writer)
                      sandbox_count(SANDBOX_STANDING)));
   put_u32(writer, RAMET_TAG_ROOTS, (uint32_t)root_count());
   put_u64(writer, RAMET_TAG_RUNS, sandbox_ended_count());
+  put_u32(writer, RAMET_TAG_LANES, (uint32_t)lane_count());
+  put_u64(writer, RAMET_TAG_IDLE_NS, loop_now() - sandbox_last_activity());
 }
 
 static void
@@ -261,6 +264,8 @@ handle_simple(struct frame *frame, struct err *err)
     return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0 ? -1 : snapshot_drop(number, err);
   case RAMET_SET_POOL:
     return handle_set_pool(frame, err);
+  case RAMET_LANE:
+    return lane_open(frame, err);
   case RAMET_SHUTDOWN:
     loop_stop();
     return 0;
@@ -291,7 +296,8 @@ static void refuse_frame(uint64_t request, const struct err *err);
 static bool
 takes_nothing(uint16_t kind)
 {
-  return kind == RAMET_HELLO || kind == RAMET_STATUS || kind == RAMET_LIST || kind == RAMET_SHUTDOWN;
+  return kind == RAMET_HELLO || kind == RAMET_STATUS || kind == RAMET_LIST || kind == RAMET_SHUTDOWN ||
+         kind == RAMET_CLOSE_LANES;
 }
 
 static void
@@ -315,6 +321,11 @@ handle(struct frame *frame)
       send_now(RAMET_OK, frame->request, &writer);
     greeted = true;
     return;
+  case RAMET_CLOSE_LANES:
+    lanes_close_idle();
+    put_u32(&writer, RAMET_TAG_LANES, (uint32_t)lane_count());
+    control_reply(RAMET_OK, frame->request, &writer);
+    return;
   case RAMET_STATUS:
     describe_state(&writer);
     control_reply(RAMET_OK, frame->request, &writer);
@@ -332,7 +343,7 @@ handle(struct frame *frame)
   case RAMET_CREATE:
   case RAMET_SPAWN:
     /* Answered later, unless refused. */
-    if ((frame->kind == RAMET_SPAWN ? sandbox_spawn(frame, &err) : sandbox_start(frame, &err)) < 0)
+    if ((frame->kind == RAMET_SPAWN ? sandbox_spawn(frame, &err) : sandbox_start(frame, NULL, &err)) < 0)
       control_refuse(frame->request, &err);
     return;
   default:
@@ -382,6 +393,7 @@ connection_gone(void)
     return; /* a visitor that never was the control connection; the grace period runs on */
   greeted = false;
   drop_replies();
+  lanes_close();
   sandbox_owner_gone();
   snapshot_drop_all();
   root_drop_all();

@@ -493,6 +493,10 @@ handle(struct frame *frame, struct err *err)
     return handle_spawn(frame, err);
   case RAMET_INIT_RUN:
     return handle_run(frame, err);
+  case RAMET_INIT_END:
+    /* The run's command dies of it too, and its end is told as any other. */
+    kill(-1, SIGKILL);
+    return 0;
   default:
     return err_field(err, "kind", "init knows no message %u", frame->kind);
   }

@@ -13,6 +13,7 @@ struct watch {
 struct deadline {
   uint64_t at; /* CLOCK_MONOTONIC nanoseconds */
   int index;   /* place in the heap + 1; 0: not set */
+  bool exact;  /* never late, for the price of some polling right before it */
   void (*fire)(struct deadline *deadline);
 };
 

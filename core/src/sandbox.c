@@ -19,6 +19,7 @@
 #include "forks.h"
 #include "handout.h"
 #include "init.h"
+#include "lanes.h"
 #include "log.h"
 #include "rootfs.h"
 #include "snapshot.h"
@@ -27,6 +28,10 @@
 
 /* A process in uninterruptible sleep ignores SIGKILL. Its sandbox's result is told after this long all the same. */
 #define LINGER_NS 5000000000u
+
+/* For init to kill everything and tell the end of it. Core kills init then, which does the same and takes longer to be
+ * heard of: pid 1 of a namespace is dead only when the namespace is. */
+#define OVERDUE_NS 50000000u
 
 enum event {
   EVENT_PREPARED,
@@ -166,6 +171,7 @@ sandbox_alloc(struct err *err)
   }
   sandbox->watch.ready = channel_ready;
   sandbox->deadline.fire = deadline_fired;
+  sandbox->deadline.exact = true;
   sandbox->status_watch.ready = fork_status_ready;
   sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
   sandbox->next = all;
@@ -207,6 +213,15 @@ sandbox_born(enum ramet_step fault, struct err *err)
 /* ---- answers -------------------------------------------------------------------------------------------------- */
 
 static void
+reply(struct sandbox *sandbox, uint16_t kind, uint64_t request, struct writer *writer)
+{
+  if (sandbox->lane)
+    lane_reply(sandbox->lane, kind, request, writer);
+  else
+    control_reply(kind, request, writer);
+}
+
+static void
 tell_ended(struct sandbox *sandbox, bool lingering)
 {
   cleanup_writer struct writer writer = {0};
@@ -227,7 +242,7 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
   put_u32(&writer, RAMET_TAG_LINGERING, lingering);
   /* A CREATE that ended before it stood is answered by this. */
-  control_reply(RAMET_ENDED, sandbox->is_run || !sandbox->started ? sandbox->request : 0, &writer);
+  reply(sandbox, RAMET_ENDED, sandbox->is_run || !sandbox->started ? sandbox->request : 0, &writer);
 }
 
 void
@@ -238,7 +253,10 @@ sandbox_refuse(struct sandbox *sandbox, const struct err *err)
     return;
   }
   sandbox->told = true;
-  control_refuse(sandbox->request, err);
+  if (sandbox->lane)
+    lane_refuse(sandbox->lane, sandbox->request, err);
+  else
+    control_refuse(sandbox->request, err);
 }
 
 void
@@ -250,6 +268,7 @@ sandbox_end(struct sandbox *sandbox)
   drop_waiting(sandbox);
   set_state(sandbox, SANDBOX_ENDING);
   sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
+  sandbox->deadline.exact = false;
   deadline_set(&sandbox->deadline, loop_now() + LINGER_NS);
 }
 
@@ -279,7 +298,8 @@ take_entry(void)
 }
 
 static int
-claim(struct sandbox *sandbox, const struct frame *frame, const struct plan *plan, struct err *err)
+claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, const struct plan *plan,
+      struct err *err)
 {
   sandbox->record = malloc(plan->record.length + 1);
   if (!sandbox->record)
@@ -288,6 +308,7 @@ claim(struct sandbox *sandbox, const struct frame *frame, const struct plan *pla
   sandbox->record_length = plan->record.length;
   sandbox->id = plan->sandbox;
   sandbox->request = frame->request;
+  sandbox->lane = lane;
   sandbox->is_run = frame->kind == RAMET_RUN;
   sandbox->owned = plan->owned;
   last_activity = sandbox->arrived = loop_now();
@@ -308,7 +329,7 @@ wait_for_prepared(struct sandbox *sandbox, struct frame *frame, struct err *err)
 }
 
 int
-sandbox_start(struct frame *frame, struct err *err)
+sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
 {
   struct plan plan;
   enum plan_use use = frame->kind == RAMET_RUN ? PLAN_RUN : PLAN_CREATE;
@@ -324,7 +345,7 @@ sandbox_start(struct frame *frame, struct err *err)
     sandbox = sandbox_born(plan.fault, err);
   if (!sandbox)
     return -1;
-  int result = claim(sandbox, frame, &plan, err);
+  int result = claim(sandbox, frame, lane, &plan, err);
   if (result == 0 && sandbox->state == SANDBOX_BORN) {
     result = wait_for_prepared(sandbox, frame, err);
   } else if (result == 0) {
@@ -406,6 +427,31 @@ sandbox_owner_gone(void)
     commands_forget_requests(sandbox->commands);
     sandbox->request = 0; /* a number of the next daemon's means another request */
   }
+}
+
+void
+sandbox_lane_gone(const struct lane *lane)
+{
+  struct sandbox *next;
+
+  for (struct sandbox *sandbox = all; sandbox; sandbox = next) {
+    next = sandbox->next;
+    if (sandbox->lane != lane)
+      continue;
+    if (sandbox->id)
+      dispatch(sandbox, EVENT_KILL, NULL);
+    sandbox->told = true;
+    sandbox->lane = NULL;
+  }
+}
+
+bool
+sandbox_lane_busy(const struct lane *lane)
+{
+  for (const struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)
+    if (sandbox->lane == lane && !sandbox->told)
+      return true;
+  return false;
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------------ */
@@ -579,6 +625,9 @@ static void
 on_run_exited(struct sandbox *sandbox, struct frame *frame)
 {
   read_exit(sandbox, frame);
+  /* One that ended in the same moment by itself has ended by itself. */
+  if (sandbox->overdue && sandbox->reason == RAMET_REASON_SIGNAL && WTERMSIG((int)sandbox->status) == SIGKILL)
+    sandbox->reason = RAMET_REASON_TIMEOUT;
   last_activity = sandbox->ended = loop_now();
   tell_ended(sandbox, false);
   sandbox_end(sandbox);
@@ -589,6 +638,20 @@ on_deadline(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
   end_because(sandbox, RAMET_REASON_TIMEOUT);
+}
+
+static void
+on_run_deadline(struct sandbox *sandbox, struct frame *frame)
+{
+  struct writer nothing = {0};
+
+  if (sandbox->overdue || frame_send(sandbox->channel, RAMET_INIT_END, 0, &nothing, NULL, 0) < 0) {
+    on_deadline(sandbox, frame);
+    return;
+  }
+  sandbox->overdue = true;
+  sandbox->deadline.exact = false;
+  deadline_set(&sandbox->deadline, loop_now() + OVERDUE_NS);
 }
 
 static void
@@ -642,7 +705,7 @@ static action *const actions[SANDBOX_STATES][EVENTS] = {
                         on_death},
     [SANDBOX_STARTING] = {on_hostile, on_entered, on_run_spawned, on_early_exit, on_failed, on_hostile, on_deadline,
                           on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_deadline,
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_run_deadline,
                          on_kill, on_death},
     [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_spawn_failed, on_hostile, on_deadline,
                           on_kill, on_death},

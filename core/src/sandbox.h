@@ -19,6 +19,8 @@ enum sandbox_state {
   SANDBOX_STATES,
 };
 
+struct lane;
+
 struct sandbox {
   struct watch watch;       /* on the channel; first */
   struct sandbox *next, *previous;
@@ -28,7 +30,8 @@ struct sandbox {
   int channel;
   uint64_t id;              /* 0 while nobody's */
   uint64_t request;         /* of RUN or CREATE */
-  bool is_run, owned, told;
+  struct lane *lane;        /* that it came over; NULL: the control connection */
+  bool is_run, owned, told, overdue; /* overdue: init was told to end it, and has some time for that */
   struct frame *waiting;    /* the request, until PREPARED */
   struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */
   uint64_t arrived, started, ended;
@@ -67,13 +70,16 @@ struct sandbox *sandbox_next(const struct sandbox *after);
 
 /* A new entry: init is cloned and told to prepare. */
 struct sandbox *sandbox_born(enum ramet_step fault, struct err *err) MUST_CHECK;
-/* RUN or CREATE. Takes the frame's descriptors. On success the answer comes later. */
-int sandbox_start(struct frame *frame, struct err *err) MUST_CHECK;
+/* RUN or CREATE. Takes the frame's descriptors. On success the answer comes later, over `lane` unless that is NULL. */
+int sandbox_start(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;
 int sandbox_spawn(struct frame *frame, struct err *err) MUST_CHECK;
 int sandbox_kill(uint64_t id, struct err *err) MUST_CHECK;
 int sandbox_set_record(uint64_t id, struct span record, struct err *err) MUST_CHECK;
 /* The control connection closed: what it owns ends. */
 void sandbox_owner_gone(void);
+/* A lane closed: what came over it ends. */
+void sandbox_lane_gone(const struct lane *lane);
+bool sandbox_lane_busy(const struct lane *lane);
 /* For the files that make a sandbox together (handout.c, forks.c): a request is refused, a sandbox is told to end, a
  * sandbox stands and its request is answered. */
 void sandbox_refuse(struct sandbox *sandbox, const struct err *err);

@@ -34,7 +34,8 @@ def faulty(runtime_directory):
     with pytest.MonkeyPatch.context() as patch, own_daemon() as daemon:
         patch.setenv("RAMET_TEST_FAULTS", "1")
         client = daemon.client()
-        client.run_request(RunRequest.of(["true"], streams=(1, 2)))
+        for _ in range(2):  # the second opens a lane, which stays
+            client.run_request(RunRequest.of(["true"], streams=(1, 2)))
         _ledger.settle(lambda: _ledger.observe(runtime_directory))  # the pool fills up
         yield client
 

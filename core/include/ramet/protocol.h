@@ -25,6 +25,7 @@
 #define RAMET_RLIMITS_MAX 16
 #define RAMET_FILTER_BYTES_MAX 32768
 #define RAMET_SANDBOXES_MAX 8192
+#define RAMET_LANES_MAX 4096
 #define RAMET_POOL_MAX 64
 #define RAMET_FD_NONE 4294967295
 
@@ -70,6 +71,8 @@ enum ramet_kind {
   RAMET_DROP_SNAPSHOT = 15, /* its children go on */
   RAMET_EXPORT_SNAPSHOT = 16, /* answered with descriptors: description, pages, writable layers topmost first */
   RAMET_LOAD_SNAPSHOT = 17,   /* from such descriptors, on a root that is defined */
+  RAMET_LANE = 18,            /* the descriptor that comes along carries RUN from now on */
+  RAMET_CLOSE_LANES = 19,     /* those without a run; answered with the number of the others */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -81,6 +84,7 @@ enum ramet_kind {
   RAMET_INIT_ENTER = 65, /* take root and limits */
   RAMET_INIT_SPAWN = 66,
   RAMET_INIT_RUN = 67, /* ENTER and SPAWN in one; init ends with the command */
+  RAMET_INIT_END = 68, /* kill everything inside now; the end of RUN's command is told as ever */
   /* init to core */
   RAMET_INIT_PREPARED = 80,
   RAMET_INIT_ENTERED = 81,
@@ -109,6 +113,8 @@ enum ramet_tag {
   RAMET_TAG_RUNS = 17,      /* u64: sandboxes ended since start */
   RAMET_TAG_ROOTS = 18,     /* u32 */
   RAMET_TAG_PROGRAM = 19,   /* text: version of core */
+  RAMET_TAG_LANES = 20,     /* u32 */
+  RAMET_TAG_IDLE_NS = 21,   /* u64: since a request for a sandbox arrived, or a run ended */
   /* plan */
   RAMET_TAG_SANDBOX = 30,   /* u64, chosen by the daemon, never 0 */
   RAMET_TAG_ROOT = 31,      /* u32, chosen by the daemon, never 0 */

@@ -243,7 +243,7 @@ static int
 start(struct writer *writer, struct err *err)
 {
   struct frame frame = {.kind = RAMET_RUN, .request = REQUEST, .payload = {writer->data, (uint32_t)writer->length}};
-  int result = sandbox_start(&frame, err);
+  int result = sandbox_start(&frame, NULL, err);
 
   frame_release(&frame);
   writer_free(writer);

@@ -186,11 +186,52 @@ a_deadline_ends_every_claimed_sandbox_as_timeout(void)
     bool is_run = states[i] == SANDBOX_RUNNING;
     struct sandbox *sandbox = sandbox_in(states[i], is_run);
     deadline_fired(&sandbox->deadline);
+    if (is_run)
+      deadline_fired(&sandbox->deadline); /* init had its time */
     CHECK(sandbox->state == SANDBOX_ENDING && told_count == 0);
     die(sandbox);
     CHECK(told_count == 1);
     CHECK(told_ended(&told[0], states[i] == SANDBOX_STANDING ? 0 : REQUEST, RAMET_REASON_TIMEOUT));
   }
+}
+
+static void
+at_the_deadline_of_a_run_init_is_told_to_end_it(void)
+{
+  static const struct {
+    int status;
+    enum ramet_reason reason;
+  } ends[] = {
+      {SIGKILL, RAMET_REASON_TIMEOUT},
+      {SIGSEGV, RAMET_REASON_SIGNAL}, /* in the same moment, by itself */
+      {3 << 8, RAMET_REASON_EXIT},
+  };
+  static uint8_t buffer[RAMET_FRAME_BYTES];
+
+  for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+    struct sandbox *sandbox = sandbox_in(SANDBOX_RUNNING, true);
+    struct writer message = exit_message(ends[i].status);
+    struct frame frame;
+    struct err err;
+
+    deadline_fired(&sandbox->deadline);
+    NEED(frame_receive(far, buffer, &frame, &err) == FRAME_GOT);
+    CHECK(frame.kind == RAMET_INIT_END && sandbox->state == SANDBOX_RUNNING && told_count == 0);
+    say(sandbox, RAMET_INIT_EXITED, 0, &message);
+    CHECK(told_count == 1 && told_ended(&told[0], REQUEST, ends[i].reason));
+    die(sandbox);
+  }
+}
+
+static void
+a_run_whose_init_cannot_be_told_is_killed_at_its_deadline(void)
+{
+  struct sandbox *sandbox = sandbox_in(SANDBOX_RUNNING, true);
+
+  shutdown(far, SHUT_RDWR);
+  deadline_fired(&sandbox->deadline);
+  CHECK(sandbox->state == SANDBOX_ENDING && sandbox->reason == RAMET_REASON_TIMEOUT);
+  put_down(sandbox);
 }
 
 static void
@@ -225,6 +266,7 @@ a_process_that_does_not_die_is_told_as_lingering_once(void)
   uint64_t value = 0;
 
   deadline_fired(&sandbox->deadline); /* the wall limit */
+  deadline_fired(&sandbox->deadline); /* init's time */
   CHECK(sandbox->deadline.index != 0);
   deadline_fired(&sandbox->deadline); /* patience */
   CHECK(told_count == 1 && told_ended(&told[0], REQUEST, RAMET_REASON_TIMEOUT));
@@ -316,6 +358,8 @@ main(void)
   RUN(an_init_that_dies_unasked_leaves_a_lost_run);
   RUN(what_init_told_before_it_died_comes_first);
   RUN(a_deadline_ends_every_claimed_sandbox_as_timeout);
+  RUN(at_the_deadline_of_a_run_init_is_told_to_end_it);
+  RUN(a_run_whose_init_cannot_be_told_is_killed_at_its_deadline);
   RUN(a_kill_ends_a_standing_sandbox_with_an_event);
   RUN(a_create_that_ends_before_it_stands_is_answered);
   RUN(a_process_that_does_not_die_is_told_as_lingering_once);

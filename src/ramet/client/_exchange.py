@@ -1,7 +1,7 @@
-"""One run over one connection, as a state machine.
+"""One run over one link, as a state machine.
 
 What to wait for is in its poller, what to do then in `step`. Nothing here waits, so both clients share it.
-The order of ends is the point: when the daemon's answer is here every process of the sandbox is dead, so what
+The order of ends is the point: when the answer is here every process of the sandbox is dead, so what
 the pipes hold then is all there will ever be. Their end of file is not awaited: a descriptor that leaked
 elsewhere (a fork of this process at the wrong moment) must not delay the result.
 """
@@ -14,6 +14,7 @@ import os
 import select
 import socket
 import weakref
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet._descriptors import close_all
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     Callback = Callable[[bytes], Any]
 
+IDLE_MAX = 64
 _READ = select.EPOLLIN
 _WRITE = select.EPOLLOUT
 
@@ -37,15 +39,15 @@ class Stale(Exception):
 
 
 class Made(NamedTuple):
-    """A sandbox that came: its number in the request, what is told of it, its session and streams."""
+    """What was made: for a sandbox its number in the request, what is told of it, its session and streams."""
 
     number: int
     info: dict[str, Any]
     fds: list[int]
 
 
-class Connection:
-    """A connection to the daemon, and the poller that watches it. One request at a time."""
+class Link:
+    """A socket on which a run can be asked for, and the poller that watches it. One request at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)  # noqa: FBT003
@@ -55,13 +57,19 @@ class Connection:
         self.number = sock.fileno()
         self.busy = False
         """True from a request to its answer: then only closing it gives it a known state."""
-        _open_connections.add(self)
+        _open_links.add(self)
 
-    def send(self, operation: str, arguments: dict[str, Any], fds: list[int]) -> None:
-        """Send a request. Raises Stale, RametError."""
-        self.busy = True
+    @abstractmethod
+    def run(self, request: RunRequest, fds: list[int]) -> None:
+        """Ask for a run. Raises Stale, RametError."""
+
+    @abstractmethod
+    def ended(self) -> RunEnd | None:
+        """The end of the run, None if it is not here yet. Raises Stale, or the error in its place."""
+
+    def _sending(self, send: Callable[[], object]) -> None:
         try:
-            messages.send(self.sock, {"op": operation, "args": arguments}, fds)
+            send()
         except (BrokenPipeError, ConnectionError):
             raise Stale from None
         except OSError as error:
@@ -69,10 +77,36 @@ class Connection:
             text = f"the request cannot be sent: {error.strerror or error}"
             raise RametError("busy", text, errno=error.errno) from None
 
+    def is_alive(self) -> bool:
+        """False when it was closed at either end, or the peer said something unasked."""
+        return not self.poller.closed and not self.poller.poll(0)
+
+    def close(self) -> None:
+        """End the connection, and with it whatever was asked for on it."""
+        _open_links.discard(self)
+        self.poller.close()
+        self.sock.close()
+
+    def __del__(self) -> None:
+        # A client that nobody holds any more gives up its idle connections; that is no leak to warn of.
+        # The set of open ones may be gone already when the interpreter ends.
+        if hasattr(self, "poller"):
+            self.poller.close()
+            self.sock.close()
+
+
+class Connection(Link):
+    """A connection to the daemon."""
+
+    def send(self, operation: str, arguments: dict[str, Any], fds: list[int]) -> None:
+        """Send a request. Raises Stale, RametError."""
+        self.busy = True
+        self._sending(lambda: messages.send(self.sock, {"op": operation, "args": arguments}, fds))
+
     def receive(self, made: list[Made] | None = None) -> dict[str, Any] | None:
         """The answer, None if it is not here yet. Raises Stale, or the error that came in its place.
 
-        `made` takes the sandboxes that come before the answer, whose descriptors are the caller's.
+        `made` takes what was made and comes before the answer; its descriptors are the caller's.
         """
         try:
             received = messages.receive(self.sock)
@@ -91,31 +125,31 @@ class Connection:
         self.busy = False
         return messages.answer_of(message)
 
-    def is_alive(self) -> bool:
-        """False when it was closed at either end, or the daemon said something unasked."""
-        return not self.poller.closed and not self.poller.poll(0)
+    def run(self, request: RunRequest, fds: list[int]) -> None:
+        """Ask for a run. Raises Stale, RametError."""
+        self.send("run", request.to_wire(), fds)
 
-    def close(self) -> None:
-        """End the connection, and with it whatever was asked for on it."""
-        _open_connections.discard(self)
-        self.poller.close()
-        self.sock.close()
-
-    def __del__(self) -> None:
-        # A client that nobody holds any more gives up its idle connections; that is no leak to warn of.
-        # The set of open ones may be gone already when the interpreter ends.
-        if hasattr(self, "poller"):
-            self.poller.close()
-            self.sock.close()
+    def ended(self) -> RunEnd | None:
+        """The end of the run, None if it is not here yet. Raises Stale, or the error in its place."""
+        answer = self.receive()
+        return None if answer is None else RunEnd.from_wire(answer)
 
 
 # A connection that a fork inherits would keep the sandbox of a parent alive that is dead.
-_open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_open_links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 def _close_inherited() -> None:
-    for connection in list(_open_connections):
-        connection.close()
+    for link in list(_open_links):
+        link.close()
+
+
+def keep(idle: list[Any], link: Link) -> None:
+    """Keep a link that is idle for the next run, or close it when there are many."""
+    if len(idle) >= IDLE_MAX:
+        link.close()
+    else:
+        idle.append(link)
 
 
 os.register_at_fork(after_in_child=_close_inherited)
@@ -126,14 +160,14 @@ class Exchange:
 
     def __init__(
         self,
-        connection: Connection,
+        link: Link,
         request: RunRequest,
         source: Source | None,
         *,
         callbacks: tuple[Callback | None, Callback | None],
         encoding: str,
     ) -> None:
-        self.connection = connection
+        self.link = link
         self.chunks: list[tuple[Callback, bytes]] = []
         """What callbacks are to get; the driver delivers and clears it after each step."""
         self._request = request
@@ -174,7 +208,7 @@ class Exchange:
             for number in theirs:
                 # Root's pipes belong to nobody inside: /dev/stdout, which opens them anew, needs a mode.
                 os.fchmod(number, 0o666)
-        self.connection.send("run", self._request.to_wire(), theirs)
+        self.link.run(self._request, theirs)
         if self._source is not None:
             self._begin_feeding(self._source)
         for number in theirs:
@@ -183,7 +217,7 @@ class Exchange:
     def watch(self) -> None:
         """From now on the poller tells of output too."""
         for sink in self._outputs:
-            self.connection.poller.register(sink.descriptor, _READ)
+            self.link.poller.register(sink.descriptor, _READ)
             self._watched[sink.descriptor] = sink
 
     def step(self, events: list[tuple[int, int]]) -> bool:
@@ -195,17 +229,16 @@ class Exchange:
             sink = self._watched.get(number)
             if sink is not None:
                 self._pull(sink)
-            elif number == self.connection.number:
-                answer = self.connection.receive()
-                if answer is not None:
-                    self._finish(answer)
+            elif number == self.link.number:
+                self._end = self.link.ended()
+                if self._end is not None:
+                    self._finish()
                     return True
             else:
                 self._feed(number)
         return False
 
-    def _finish(self, answer: dict[str, Any]) -> None:
-        self._end = RunEnd.from_wire(answer)
+    def _finish(self) -> None:
         self._stop_feeding()
         for sink in self._outputs:
             while sink.descriptor in self._own and self._pull(sink):
@@ -233,7 +266,7 @@ class Exchange:
         self._watch_source(source)
 
     def _watch_source(self, source: Source) -> None:
-        poller = self.connection.poller
+        poller = self.link.poller
         if source.input >= 0 and not source.waiting:
             try:
                 poller.register(source.input, _READ)
@@ -246,7 +279,7 @@ class Exchange:
         source = self._source
         if source is None or source.descriptor < 0:
             return
-        poller = self.connection.poller
+        poller = self.link.poller
         if number == source.input:
             poller.unregister(number)
             source.refill(self._encoding)
@@ -269,9 +302,9 @@ class Exchange:
         if source.input >= 0:
             # It may not be watched, or its owner has closed it.
             with contextlib.suppress(OSError, ValueError):
-                self.connection.poller.unregister(source.input)
+                self.link.poller.unregister(source.input)
         with contextlib.suppress(OSError, ValueError):
-            self.connection.poller.unregister(source.descriptor)
+            self.link.poller.unregister(source.descriptor)
         self._close(source.descriptor)
         source.descriptor = -1
 
@@ -280,7 +313,7 @@ class Exchange:
     def _drop(self, number: int) -> None:
         if self._watched.pop(number, None) is not None:
             # Closing alone leaves it in the poller when a fork of this process has the same pipe.
-            self.connection.poller.unregister(number)
+            self.link.poller.unregister(number)
         self._close(number)
 
     def _close(self, number: int) -> None:
@@ -307,7 +340,7 @@ class Exchange:
         )
 
     def close(self) -> None:
-        """Close what is still open. The connection is the driver's."""
+        """Close what is still open. The link is the driver's."""
         source = self._source
         if source is not None:
             self._stop_feeding()

@@ -27,7 +27,7 @@ from ramet._version import __version__
 from ramet.daemon.logs import Log
 from ramet.daemon.server import Server
 from ramet.engine.cores import Cores, Settings, Spawn
-from ramet.errors import DaemonStartError, InvalidRequest, RametError
+from ramet.errors import DaemonLost, DaemonStartError, InvalidRequest, RametError
 from ramet.models.limits import parse_seconds
 from ramet.wire.places import DAEMON_SOCKET, LOCK, LOG, is_named, make_runtime, runtime_path
 
@@ -239,12 +239,28 @@ def _listener(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
+async def _is_idle(server: Server, idle_s: float) -> bool:
+    """Whether core had nothing to do either: what goes over lanes the daemon does not see."""
+    try:
+        core_s = await server.lanes.idle_s()
+        if core_s >= idle_s:
+            core_s = 0.0 if not await server.lanes.close() else idle_s
+    except DaemonLost:
+        core_s = idle_s
+    if core_s >= idle_s and server.idle_s >= idle_s:
+        return True
+    server.last_activity = max(server.last_activity, time.monotonic() - core_s)
+    return False
+
+
 async def _until_end(server: Server, log: Log, idle_s: float) -> None:
     while not server.stopping.is_set():
         remaining = idle_s - server.idle_s
         if remaining <= 0:
-            log("idle", seconds=idle_s)
-            return
+            if await _is_idle(server, idle_s):
+                log("idle", seconds=idle_s)
+                return
+            continue
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(remaining, TICK_S)):
                 await server.stopping.wait()

@@ -16,6 +16,7 @@ from typing import Any
 
 from ramet._descriptors import close_all
 from ramet._version import __version__
+from ramet.daemon.lanes import Lanes
 from ramet.daemon.sandboxes import SandboxOperations
 from ramet.engine.cores import Cores
 from ramet.engine.runs import Run
@@ -57,7 +58,11 @@ class Server:
             "ping": self._ping,
             "shutdown": self._shutdown,
         }
-        self._sandboxes = SandboxOperations(cores.sandboxes)
+        self.lanes = Lanes(cores)
+        self._asked: dict[str, Callable[[Any, Connection], Awaitable[Any]]] = {
+            "lane": self.lanes.open,
+            **SandboxOperations(cores.sandboxes).table,
+        }
         listener.setblocking(False)  # noqa: FBT003
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
@@ -79,7 +84,7 @@ class Server:
     async def perform(self, operation: str, request: Any, client: Connection) -> Any:
         """The result of an operation that takes no streams."""
         own = self._operations.get(operation)
-        return await (own() if own is not None else self._sandboxes.table[operation](request, client))
+        return await (own() if own is not None else self._asked[operation](request, client))
 
     def _accept(self) -> None:
         for _ in range(ACCEPT_BURST):

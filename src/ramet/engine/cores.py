@@ -23,7 +23,8 @@ from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametEr
 from ramet.models.operations import CoreStatus
 from ramet.native import _protocol as p
 from ramet.native import frames
-from ramet.native.core import CoreConnection, error_of
+from ramet.native.core import CoreConnection
+from ramet.native.faults import error_of
 from ramet.native.launch import UCRED, Launched, Start, reap, sender_pid, start_core
 from ramet.native.locate import find_program
 
@@ -81,6 +82,8 @@ class Core:
             sandboxes=found.u32(p.TAG_SANDBOXES),
             roots=found.u32(p.TAG_ROOTS),
             runs=found.u64(p.TAG_RUNS),
+            lanes=found.u32(p.TAG_LANES),
+            idle_s=round(found.u64(p.TAG_IDLE_NS) / 1e9, 3),
         )
 
     def _event(self, frame: frames.Frame) -> None:

@@ -25,6 +25,7 @@ from ramet.errors import DaemonLost, InternalError, RametError
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, u32
 from ramet.native.launch import lend_mounts
+from ramet.native.runs import Beginning, environment_part
 from ramet.seccomp import default_filter
 
 if TYPE_CHECKING:
@@ -51,38 +52,31 @@ class Defined:
     home: str
     environment: Mapping[str, str]
     fixed: bytes
-    variables: bytes
     checked: float
     stamp: tuple[int, ...] | None
-    limits: dict[Limits, bytes] = dataclasses.field(default_factory=dict)
+    beginnings: dict[Limits, Beginning] = dataclasses.field(default_factory=dict)
 
-    def plan(self, request: RunRequest, sandbox: int) -> bytes:
-        """The payload of RUN. Raises InvalidRequest."""
-        limits, variables = self._limits(request.limits), self._variables(request)
-        return b"".join((self.fixed, limits, variables, plan.command_part(request, sandbox, self.home)))
+    def beginning(self, limits: Limits) -> Beginning:
+        """What every plan of a run with these limits begins with. Raises InvalidRequest."""
+        # The deadline is no part of it: it differs from call to call.
+        key = limits.without_deadline()
+        known = self.beginnings.get(key)
+        if known is None:
+            if len(self.beginnings) >= 64:
+                self.beginnings.clear()
+            encoded = self.fixed + plan.limits_part(key)
+            known = self.beginnings[key] = Beginning(encoded, self.environment, self.home)
+        return known
 
     def create(self, limits: Limits, standing: bytes) -> bytes:
         """The payload of CREATE; `standing` is from `plan.standing_part`. Raises InvalidRequest."""
         place = u32(p.TAG_ROOT, self.number) + u32(p.TAG_FILTER, self.filter_number)
-        return b"".join((place, standing, self._limits(limits)))
+        return b"".join((place, standing, plan.limits_part(limits)))
 
     def spawn(self, request: RunRequest, sandbox: int, command: int) -> bytes:
         """The payload of SPAWN."""
-        return plan.spawn_part(request, sandbox, command, self.home) + self._variables(request)
-
-    def _limits(self, asked: Limits) -> bytes:
-        limits = self.limits.get(asked)
-        if limits is None:
-            if len(self.limits) >= 64:
-                self.limits.clear()
-            # The deadline is no part of it: it differs from call to call.
-            limits = self.limits[asked] = plan.limits_part(asked)
-        return limits
-
-    def _variables(self, request: RunRequest) -> bytes:
-        if not request.env:
-            return self.variables
-        return plan.environment_part({**self.environment, **request.env})
+        environment = environment_part({**self.environment, **request.env})
+        return plan.spawn_part(request, sandbox, command, self.home) + environment
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,15 +115,15 @@ class Definitions:
             p.DEFINE_FILTER, u32(p.TAG_FILTER, self.filter_number) + raw(p.TAG_BYTES, program)
         )
 
-    def known(self, request: RunRequest) -> Defined | None:
-        """The root for `request`, when it can be used at once."""
-        key = (request.root, request.python)
+    def known(self, directory: str | None, python: Python | None) -> Defined | None:
+        """The root in `directory`, or the default one for `python`, when it can be used at once."""
+        key = (directory, python)
         defined = self._roots.get(key)
         if defined is None:
             return None
-        if request.root is not None:
+        if directory is not None:
             # The caller may have replaced the directory since.
-            if stamp(request.root) != defined.stamp:
+            if stamp(directory) != defined.stamp:
                 return None
         elif time.monotonic() - defined.checked > REFRESH_S and key not in self._making:
             defined.checked = time.monotonic()
@@ -137,12 +131,12 @@ class Definitions:
         self._roots.move_to_end(key)
         return defined
 
-    async def define(self, request: RunRequest) -> Defined:
-        """The root for `request`, told to core if need be.
-
-        Raises InvalidRequest, IsolationError, DaemonLost.
-        """
-        key = (request.root, request.python)
+    async def get(self, directory: str | None, python: Python | None) -> Defined:
+        """The same, told to core if need be. Raises InvalidRequest, IsolationError, DaemonLost."""
+        known = self.known(directory, python)
+        if known is not None:
+            return known
+        key = (directory, python)
         making = self._making.get(key)
         if making is None:
             making = self._making[key] = asyncio.get_running_loop().create_future()
@@ -190,7 +184,6 @@ class Definitions:
             home=spec.home,
             environment=environment,
             fixed=plan.fixed_part(number, self.filter_number),
-            variables=plan.environment_part(environment),
             checked=time.monotonic(),
             stamp=before,
         )

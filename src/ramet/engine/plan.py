@@ -16,16 +16,15 @@ from ramet.errors import InvalidRequest
 from ramet.models.limits import LIMITS, Limits
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, text, u32, u64
+from ramet.native.runs import STREAM_TAGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ramet.models.operations import RunRequest
 
 HOSTNAME = "ramet"
 _RLIMIT = struct.Struct("<IIQQ").pack
-_STREAM_TAGS = (p.TAG_STDIN, p.TAG_STDOUT, p.TAG_STDERR)
-_STEP_NUMBERS = {name: number for number, name in p.STEP_NAMES.items()}
 
 # What the guest would otherwise inherit from the daemon: resource, soft, hard.
 # CORE is 1 and not 0: a dump that goes to a program (core_pattern "|...") ignores 0, and only 1 keeps a crash
@@ -95,11 +94,6 @@ def limits_part(limits: Limits) -> bytes:
     )
 
 
-def environment_part(environment: Mapping[str, str]) -> bytes:
-    """ENV attributes."""
-    return b"".join([text(p.TAG_ENV, f"{name}={value}") for name, value in environment.items()])
-
-
 def fixed_part(root: int, filter_number: int) -> bytes:
     """What every run on a root says alike."""
     return b"".join(
@@ -113,17 +107,6 @@ def fixed_part(root: int, filter_number: int) -> bytes:
             u32(p.TAG_GID, 0),
         )
     )
-
-
-def command_part(request: RunRequest, sandbox: int, cwd: str) -> bytes:
-    """What is this run's own."""
-    parts = [u64(p.TAG_SANDBOX, sandbox), u64(p.TAG_WALL_NS, int(request.limits.wall * 1e9))]
-    parts += [text(p.TAG_ARG, word) for word in request.argv]
-    parts.append(text(p.TAG_CWD, request.cwd or cwd))
-    parts += [u32(_STREAM_TAGS[stream], index) for index, stream in enumerate(request.streams)]
-    if request.fault is not None:
-        parts.append(u32(p.TAG_FAULT, step_number(request.fault)))
-    return b"".join(parts)
 
 
 def standing_part(sandbox: int, *, wall: float | None, owned: bool, record: bytes) -> bytes:
@@ -142,7 +125,7 @@ def standing_part(sandbox: int, *, wall: float | None, owned: bool, record: byte
 
 def streams_part(command: int) -> bytes:
     """The number of a command, all of whose streams come along in order."""
-    streams = b"".join([u32(tag, index) for index, tag in enumerate(_STREAM_TAGS)])
+    streams = b"".join([u32(tag, index) for index, tag in enumerate(STREAM_TAGS)])
     return u32(p.TAG_COMMAND, command) + streams
 
 
@@ -152,13 +135,6 @@ def spawn_part(request: RunRequest, sandbox: int, command: int, cwd: str) -> byt
     parts += [text(p.TAG_ARG, word) for word in request.argv]
     parts.append(text(p.TAG_CWD, request.cwd or cwd))
     return b"".join(parts)
-
-
-def step_number(name: str) -> int:
-    """The number of a step. Raises InvalidRequest naming ``fault``."""
-    if name not in _STEP_NUMBERS:
-        raise InvalidRequest.of("fault", f"{name[:80]!r} is no step of core")
-    return _STEP_NUMBERS[name]
 
 
 def root_part(number: int, spec: RootSpec, lent: Sequence[bool]) -> bytes:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from ramet.engine import plan
 from ramet.engine.channels import Channel
 from ramet.engine.durable import Archive, Ground
-from ramet.engine.runs import explained, run_end
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import LOST, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
@@ -29,6 +28,7 @@ from ramet.models.results import signal_name
 from ramet.models.sandboxes import ForkReport, near
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
+from ramet.native.runs import explained, run_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -116,7 +116,7 @@ class Sandboxes:
         self._check_name(request.name)
         run = request.run
         core = await self._cores.ensure()
-        root = core.definitions.known(run) or await core.definitions.define(run)
+        root = await core.definitions.get(run.root, run.python)
         origin = Origin(shown_command(run.argv))
         sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
         sandbox.ground = Ground(root.identity, (run.root, run.python), spec=root.spec)

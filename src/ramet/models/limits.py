@@ -192,6 +192,10 @@ class Limits:
         """The same limits with some changed; values as for the constructor."""
         return type(self)(**{**self.asked(), **changes})
 
+    def without_deadline(self) -> Self:
+        """The same with the default ``wall``."""
+        return self if self.wall == DEFAULT_LIMITS.wall else self.replace(wall=DEFAULT_LIMITS.wall)
+
     def asked(self) -> dict[str, int | float]:
         """The limits that differ from the table's defaults, by name."""
         if self is DEFAULT_LIMITS:

@@ -245,7 +245,7 @@ class Empty:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CoreStatus:
-    """A running core. `ids` is ``single`` or ``range``."""
+    """A running core. `ids` is ``single`` or ``range``; `lanes` are clients' connections to it."""
 
     pid: int
     core_id: str
@@ -257,6 +257,8 @@ class CoreStatus:
     sandboxes: int
     roots: int
     runs: int
+    lanes: int
+    idle_s: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -360,8 +362,61 @@ class RunEnd(NamedTuple):
         return cls._make(data["end"])
 
 
-Streams = Literal["none", "descriptors", "sandboxes"]
-"""What comes along: nothing, descriptors with the request, or sandboxes (and theirs) before the answer."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneRequest:
+    """What a client needs to run commands on the default root past the daemon.
+
+    `socket` asks for a lane, a connection to core, besides the beginning of plans with these limits.
+    """
+
+    python: Python | None = None
+    limits: Limits = DEFAULT_LIMITS
+    socket: bool = True
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        python = None if self.python is None else self.python.to_wire()
+        return {"python": python, "limits": self.limits.asked(), "socket": self.socket}
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest naming the field at fault."""
+        unknown = data.keys() - {"python", "limits", "socket"}
+        if unknown:
+            raise InvalidRequest.of(min(unknown), "is not known to this version", code="unknown_option")
+        python, socket = data.get("python"), data.get("socket", True)
+        if not isinstance(socket, bool):
+            raise InvalidRequest.of("socket", "must be true or false")
+        return cls(
+            None if python is None else Python.from_wire(python), Limits.of(data.get("limits")), socket
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """The beginning of every plan with the limits asked for, and which core understands it.
+
+    `encoded` is base64 of attributes of core/PROTOCOL.md.
+    """
+
+    core_id: str
+    encoded: str
+    environment: Mapping[str, str]
+    home: str
+    single_uid: bool
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON."""
+        return cls(**data)
+
+
+Streams = Literal["none", "descriptors", "made"]
+"""What comes along: nothing, descriptors with the request, or what was made before the answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -381,12 +436,13 @@ def _table() -> Mapping[str, Operation]:
 
     rows = (
         Operation("run", RunRequest, RunEnd, streams="descriptors", idempotent=False),
+        Operation("lane", LaneRequest, LaneInfo, streams="made"),
         Operation("doctor", Empty, Report),
         Operation("status", Empty, DaemonStatus),
         Operation("ping", Empty, Pong),
         Operation("shutdown", Empty, Pong),
-        Operation("sandbox.create", s.CreateRequest, s.SandboxInfo, streams="sandboxes", idempotent=False),
-        Operation("sandbox.fork", s.ForkRequest, s.ForkReport, streams="sandboxes", idempotent=False),
+        Operation("sandbox.create", s.CreateRequest, s.SandboxInfo, streams="made", idempotent=False),
+        Operation("sandbox.fork", s.ForkRequest, s.ForkReport, streams="made", idempotent=False),
         Operation("sandbox.snapshot", s.SnapshotRequest, s.Snapshot, idempotent=False),
         Operation("sandbox.kill", s.SandboxRequest, s.SandboxInfo),
         Operation("sandbox.list", s.ListRequest, s.SandboxList),

@@ -17,6 +17,7 @@ LAYERS_MAX = 32
 RLIMITS_MAX = 16
 FILTER_BYTES_MAX = 32768
 SANDBOXES_MAX = 8192
+LANES_MAX = 4096
 POOL_MAX = 64
 FD_NONE = 4294967295
 
@@ -41,6 +42,8 @@ SNAPSHOT = 14
 DROP_SNAPSHOT = 15
 EXPORT_SNAPSHOT = 16
 LOAD_SNAPSHOT = 17
+LANE = 18
+CLOSE_LANES = 19
 OK = 32
 ERROR = 33
 EXITED = 34
@@ -50,6 +53,7 @@ INIT_PREPARE = 64
 INIT_ENTER = 65
 INIT_SPAWN = 66
 INIT_RUN = 67
+INIT_END = 68
 INIT_PREPARED = 80
 INIT_ENTERED = 81
 INIT_SPAWNED = 82
@@ -73,6 +77,8 @@ TAG_SINGLE_UID = 16
 TAG_RUNS = 17
 TAG_ROOTS = 18
 TAG_PROGRAM = 19
+TAG_LANES = 20
+TAG_IDLE_NS = 21
 TAG_SANDBOX = 30
 TAG_ROOT = 31
 TAG_FILTER = 32
@@ -239,6 +245,8 @@ KIND_NAMES = MappingProxyType(
         15: "drop_snapshot",
         16: "export_snapshot",
         17: "load_snapshot",
+        18: "lane",
+        19: "close_lanes",
         32: "ok",
         33: "error",
         34: "exited",
@@ -248,6 +256,7 @@ KIND_NAMES = MappingProxyType(
         65: "init_enter",
         66: "init_spawn",
         67: "init_run",
+        68: "init_end",
         80: "init_prepared",
         81: "init_entered",
         82: "init_spawned",
@@ -372,6 +381,8 @@ TAG_NAMES = MappingProxyType(
         17: "runs",
         18: "roots",
         19: "program",
+        20: "lanes",
+        21: "idle_ns",
         30: "sandbox",
         31: "root",
         32: "filter",

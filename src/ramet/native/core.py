@@ -8,23 +8,16 @@ frame, or the error that took its place: what core answered, or DaemonLost when 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ramet._descriptors import close_all
-from ramet.errors import (
-    DaemonLost,
-    InternalError,
-    InvalidRequest,
-    IsolationError,
-    ProtocolMismatch,
-    RametError,
-)
+from ramet.errors import DaemonLost, InternalError, RametError
 from ramet.native import _protocol as p
 from ramet.native import frames
+from ramet.native.faults import error_of
 
 BURST = 64
 BUSY = 4
@@ -39,32 +32,6 @@ class Pending(NamedTuple):
     request: int
     payload: bytes
     fds: list[int]
-
-
-def error_of(frame: frames.Frame) -> RametError:
-    """The exception for an ERROR frame: the class follows the code, step and errno are carried along."""
-    found = frames.attributes(frame.payload)
-    code = found.text(p.TAG_CODE, "internal")
-    message = found.text(p.TAG_TEXT) or code
-    field = found.text(p.TAG_FIELD) or None
-    number = found.u32(p.TAG_ERRNO)
-    step = found.u32(p.TAG_STEP)
-    name = p.STEP_NAMES.get(step, str(step)) if step else None
-    if step:
-        reason = os.strerror(number) if number else ""
-        text = f"{name}: {message}" if reason in message else f"{name}: {message}: {reason}"
-        return IsolationError(code, text, step=name, errno=number or None, field=field)
-    if code == "version":
-        theirs = found.u32(p.TAG_VERSION)
-        return ProtocolMismatch(
-            "protocol_mismatch",
-            f"core speaks protocol {theirs or 'unknown'}, this daemon speaks {p.PROTOCOL_VERSION}: {message}",
-        )
-    if code == "malformed":
-        return InternalError("internal", f"core refused a frame: {message}", field=field)
-    if field:
-        return InvalidRequest(code, message, field=field)
-    return RametError(code, message, errno=number or None)
 
 
 class CoreConnection:

@@ -15,7 +15,7 @@ from ramet._descriptors import close_all
 from ramet.errors import DaemonStartError, IsolationError, RametError
 from ramet.native import _protocol as p
 from ramet.native import frames
-from ramet.native.core import error_of
+from ramet.native.faults import error_of
 from ramet.native.ids import Ids, choose_ids
 
 START_TIMEOUT_S = 10.0

@@ -1,5 +1,6 @@
 """Both clients against the real server over a core made of Python."""
 
+import errno
 import io
 import os
 import select
@@ -14,7 +15,7 @@ import pytest
 
 import ramet
 from _daemon import Daemon
-from _fake_core import ended, silence
+from _fake_core import ended, failed, refused, silence
 from ramet.client import AsyncClient, Client
 from ramet.errors import CommandFailed, DaemonLost, InvalidRequest, ProtocolMismatch
 from ramet.models.operations import RunEnd
@@ -227,6 +228,120 @@ def test_without_input_the_command_has_none(daemon, client):
     assert seen == [None]
 
 
+# --- lanes -------------------------------------------------------------------------------------------------
+
+
+def runs_of_the_daemon(daemon):
+    return sum(frame.kind == p.RUN and frame.request < 1 << 32 for frame in daemon.core.seen)
+
+
+def test_from_the_second_run_on_core_is_asked_without_the_daemon(daemon):
+    with daemon.client() as client:
+        before = runs_of_the_daemon(daemon)
+        for _ in range(5):
+            assert client.run("true", env={"A": "b"}).ok
+        assert runs_of_the_daemon(daemon) == before + 1
+    assert daemon.core.kinds().count(p.LANE) == 1
+
+
+def test_a_run_over_a_lane_says_what_the_same_over_the_daemon_says(daemon):
+    with daemon.client() as client:
+        for _ in range(2):
+            client.run(["a", "b"], env={"A": "b"}, cwd="/tmp", timeout=3, stdin=b"x", limits={"disk": "9M"})
+    first, second = [frame for frame in daemon.core.seen if frame.kind == p.RUN][-2:]
+    plans = [
+        sorted(pair for pair in frames.decode(frame.payload) if pair[0] != p.TAG_SANDBOX)
+        for frame in (first, second)
+    ]
+    assert plans[0] == plans[1]
+
+
+def test_a_directory_is_compared_by_the_daemon_every_time(daemon, tmp_path):
+    (tmp_path / "usr").mkdir()
+    with daemon.client() as client:
+        for _ in range(3):
+            client.run("true", root=str(tmp_path))
+    assert p.LANE not in daemon.core.kinds()
+
+
+def test_a_root_that_core_does_not_know_any_more_is_asked_for_again(daemon, client):
+    client.run("true")
+    forgotten = []
+
+    def forget(core, frame):
+        if not forgotten:
+            forgotten.append(frame)
+            core.send(p.ERROR, frame.request, refused("unknown_root", "root 1 is not defined"))
+        else:
+            core.send(p.ENDED, frame.request, ended())
+
+    daemon.core.on[p.RUN] = forget
+    assert client.run("true").ok
+    assert len(forgotten) == 1
+
+
+def test_a_directory_that_cannot_be_entered_is_refused_by_name_over_a_lane_too(daemon, client):
+    client.run("true")
+    daemon.core.on[p.RUN] = lambda core, frame: core.send(
+        p.ERROR, frame.request, failed(p.STEP_WORKING_DIRECTORY, errno.ENOENT)
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        client.run("true", cwd="/nowhere")
+    assert caught.value.field == "cwd"
+
+
+def test_a_core_that_dies_under_a_run_over_a_lane_is_an_error_and_the_run_is_not_repeated(daemon, client):
+    client.run("true")
+    seen = []
+
+    def die(core, frame):
+        seen.append(frame)
+        core.lanes[frame.request].shutdown(socket.SHUT_RDWR)
+
+    daemon.core.on[p.RUN] = die
+    with pytest.raises(DaemonLost):
+        client.run("true")
+    assert len(seen) == 1
+    del daemon.core.on[p.RUN]
+    assert client.run("true").ok
+
+
+def test_a_lane_that_was_closed_is_replaced_unnoticed(daemon, client):
+    for _ in range(2):
+        client.run("true")
+    daemon.core.close_lanes()
+    assert client.run("true").ok
+    assert daemon.core.kinds().count(p.LANE) == 2
+
+
+def test_what_the_daemon_said_is_used_for_a_while_and_then_asked_again(daemon, client, monkeypatch):
+    monkeypatch.setattr("ramet.client._lanes.FRESH_S", 0.0)
+    asked = []
+    ask = type(client).ask
+    monkeypatch.setattr(
+        type(client),
+        "ask",
+        lambda self, name, *rest, **more: asked.append(name) or ask(self, name, *rest, **more),
+    )
+    for _ in range(3):
+        assert client.run("true").ok
+    assert asked.count("lane") >= 3
+
+
+def test_an_answer_to_another_request_ends_the_lane(daemon, client):
+    client.run("true")
+
+    def confuse(core, frame):
+        lane = core.lanes.pop(frame.request)
+        frames.send(lane, p.ENDED, 77, ended(), [])
+
+    daemon.core.on[p.RUN] = confuse
+    with pytest.raises(DaemonLost):
+        client.run("true")
+    del daemon.core.on[p.RUN]
+    assert client.run("true").ok
+
+
 # --- ends --------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +354,8 @@ def test_check_raises_with_the_result(daemon, client):
 
 def test_runs_leave_no_descriptor_behind(daemon, client):
     Command(daemon, echo)
-    client.run("x", stdin=b"1")
+    for _ in range(2):  # the second opens a lane, which stays
+        client.run("x", stdin=b"1")
     before = descriptors()
     for _ in range(20):
         client.run("x", stdin=b"1" * 100_000)
@@ -249,7 +365,8 @@ def test_runs_leave_no_descriptor_behind(daemon, client):
 
 
 def test_an_interrupt_ends_the_sandbox_and_leaves_no_descriptor(daemon, client):
-    client.run("true")
+    for _ in range(2):
+        client.run("true")
     before = descriptors()
     daemon.core.on[p.RUN] = lambda *_: os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):

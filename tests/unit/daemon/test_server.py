@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import socket
 import threading
 import time
 
@@ -85,7 +84,7 @@ def test_a_run_reaches_core_as_a_plan_and_its_end_comes_back(daemon, client):
 def test_root_and_filter_are_told_to_core_once(daemon, client):
     for _ in range(3):
         client.run("true")
-    assert daemon.core.kinds() == [p.DEFINE_FILTER, p.DEFINE_ROOT, p.RUN, p.RUN, p.RUN]
+    assert daemon.core.kinds() == [p.DEFINE_FILTER, p.DEFINE_ROOT, p.RUN, p.LANE, p.RUN, p.RUN]
 
 
 def test_every_sandbox_has_a_number_of_its_own(daemon, client):
@@ -303,7 +302,7 @@ def test_a_client_that_goes_before_core_is_up_starts_nothing(place):
 def test_when_core_dies_its_runs_fail_and_the_next_starts_another(daemon, client):
     client.run("true")
     first = daemon.core
-    first.on[p.RUN] = lambda core, _: core.sock.shutdown(socket.SHUT_RDWR)
+    first.on[p.RUN] = lambda core, _: core.die()
     with pytest.raises(DaemonLost) as caught:
         client.run("true")
     assert caught.value.code == "core_lost"

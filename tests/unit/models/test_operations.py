@@ -15,6 +15,8 @@ from ramet.models.operations import (
     DaemonStatus,
     Empty,
     Finding,
+    LaneInfo,
+    LaneRequest,
     Pong,
     Python,
     Report,
@@ -157,10 +159,11 @@ def sandbox_results():
 
 
 def test_every_result_of_the_table_arrives_as_it_left():
-    core = CoreStatus(1, "c0de", "0.1", 1, "single", 8, 7, 0, 1, 2)
+    core = CoreStatus(1, "c0de", "0.1", 1, "single", 8, 7, 0, 1, 2, 3, 0.5)
     samples = {
         "run": RunEnd(139, "signal", "SIGSEGV", 1.5, 0.5, 1.0, 2.0, 3, 4, single_uid=True, lingering=False),
         "status": DaemonStatus(1, "0.1", 1, 1.0, 0.5, 1, 0, "/run", core),
+        "lane": LaneInfo("c0de", "AAAA", {"HOME": "/home/user"}, "/home/user", single_uid=True),
         "ping": Pong("0.1", 1),
         "shutdown": Pong("0.1", 1),
         "doctor": Report((Finding("kernel", "pass", "6.1"),)),
@@ -185,3 +188,12 @@ def test_a_run_needs_nothing_of_what_is_told_of_sandboxes():
 def test_a_report_with_a_failed_check_is_not_ok():
     assert Report((Finding("a", "warn", ""),)).ok
     assert not Report((Finding("a", "pass", ""), Finding("b", "fail", ""))).ok
+
+
+def test_a_request_for_a_lane_arrives_as_it_left_and_what_is_wrong_in_it_is_named():
+    asked = LaneRequest(Python("/usr/bin/python3", "/usr", "/usr"), Limits.of({"disk": "9M"}), socket=False)
+    assert LaneRequest.from_wire(json.loads(json.dumps(asked.to_wire()))) == asked
+    for field, wrong in {"socket": 1, "python": ["x"], "more": 1}.items():
+        with pytest.raises(InvalidRequest) as caught:
+            LaneRequest.from_wire({field: wrong})
+        assert caught.value.field == field

@@ -17,7 +17,8 @@ from ramet.errors import (
 )
 from ramet.native import _protocol as p
 from ramet.native import frames
-from ramet.native.core import CoreConnection, error_of
+from ramet.native.core import CoreConnection
+from ramet.native.faults import error_of
 
 
 class Heard:

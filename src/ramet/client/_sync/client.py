@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
+from ramet._descriptors import close_all
 from ramet.client._backends._sync import deliver, in_thread, poll
-from ramet.client._exchange import Connection, Exchange, Made, Stale
+from ramet.client._exchange import Connection, Exchange, Link, Made, Stale, keep
 from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
 from ramet.errors import DaemonLost
@@ -22,7 +23,9 @@ from ramet.models.operations import DaemonStatus, Pong, Report, RunRequest
 from ramet.models.results import CommandResult
 from ramet.wire.places import runtime_path
 
-IDLE_CONNECTIONS = 64
+if TYPE_CHECKING:
+    from ramet.client._lanes import Lanes
+
 # Core ends a command at its deadline; a daemon that does not say so within this time is beyond help.
 PATIENCE_S = 30.0
 ATTEMPTS = 3
@@ -53,6 +56,8 @@ class Client:
         self._start = start
         # Each operation on it is atomic; a lock could be left locked by a fork of a threaded program.
         self._idle: list[Connection] = []
+        self._lanes: Lanes | None = None
+        self._ran = False
 
     def run(
         self,
@@ -99,19 +104,18 @@ class Client:
         """Carry out a request that is made and checked already; else as `run`."""
         for _ in range(ATTEMPTS):
             source = None if stdin is None else Source(stdin, encoding)
-            connection = self._connection()
-            exchange = Exchange(
-                connection, request, source, callbacks=(on_stdout, on_stderr), encoding=encoding
-            )
+            link = self._link(request)
+            exchange = Exchange(link, request, source, callbacks=(on_stdout, on_stderr), encoding=encoding)
             try:
                 self._drive(exchange, request.limits.wall + PATIENCE_S)
+                self._ran = True
                 return exchange.result()
             except Stale:
                 if source is not None and source.consumed:
                     break
             finally:
                 exchange.close()
-                self._give_back(connection)
+                self._give_back(link)
         raise DaemonLost("daemon_lost", "the daemon ends whenever it is asked")
 
     def doctor(self) -> Report:
@@ -164,22 +168,47 @@ class Client:
     def _drive(self, exchange: Exchange, patience: float) -> None:
         deadline = time.monotonic() + patience
         exchange.begin()
-        over = exchange.quiet and exchange.step(poll(exchange.connection.poller, QUIET_S))
+        over = exchange.quiet and exchange.step(poll(exchange.link.poller, QUIET_S))
         if not over:
             exchange.watch()
         while not over:
-            over = exchange.step(self._wait(exchange.connection, deadline))
+            over = exchange.step(self._wait(exchange.link, deadline))
             if exchange.chunks:
                 chunks, exchange.chunks = exchange.chunks, []
                 for callback, chunk in chunks:
                     deliver(callback, chunk)
 
-    def _wait(self, connection: Connection, deadline: float) -> list[tuple[int, int]]:
+    def _wait(self, link: Link, deadline: float) -> list[tuple[int, int]]:
         remaining = deadline - time.monotonic()
-        events = poll(connection.poller, max(remaining, 0.0))
+        events = poll(link.poller, max(remaining, 0.0))
         if not events and remaining <= 0:
             raise DaemonLost("daemon_silent", "the daemon does not answer", hint="ramet daemon stop ends it")
         return events
+
+    def _link(self, request: RunRequest) -> Link:
+        """Where to ask for a run: for the first the daemon, which a program with only one then wakes once.
+
+        A directory is compared with what core knows of it, which is the daemon's to do.
+        """
+        if not self._ran or request.root is not None or request.fault is not None:
+            return self._connection()
+        if self._lanes is None:
+            from ramet.client._lanes import Lanes
+
+            self._lanes = Lanes()
+        lanes = self._lanes
+        if lanes.idle and not lanes.knows(request):
+            lanes.learn(request, self.ask("lane", lanes.question(request, socket=False)))
+        lane = lanes.take(request)
+        if lane is not None:
+            return lane
+        made: list[Made] = []
+        try:
+            answer = self.ask("lane", lanes.question(request, socket=True), made=made)
+            return lanes.add(request, answer, made)
+        finally:
+            for one in made:
+                close_all(one.fds)
 
     def _connection(self) -> Connection:
         while self._idle:
@@ -206,17 +235,21 @@ class Client:
             return started[0]
         return Connection(sock)
 
-    def _give_back(self, connection: Connection) -> None:
-        if connection.busy or len(self._idle) >= IDLE_CONNECTIONS:
-            connection.close()
-        else:
-            self._idle.append(connection)
+    def _give_back(self, link: Link) -> None:
+        if link.busy:
+            link.close()
+        elif isinstance(link, Connection):
+            keep(self._idle, link)
+        elif self._lanes is not None:
+            keep(self._lanes.idle, link)
 
     def close(self) -> None:
         """Close every idle connection."""
         connections, self._idle = self._idle, []
         for connection in connections:
             connection.close()
+        if self._lanes is not None:
+            self._lanes.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,113 @@
+"""The plan of a run and its end, as core reads and tells them; also for a client with a lane."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from ramet.errors import InvalidRequest, IsolationError, RametError
+from ramet.models.operations import RunEnd
+from ramet.models.results import EXIT_TIMEOUT, Reason, signal_name
+from ramet.native import _protocol as p
+from ramet.native.frames import Frame, FrameError, attributes, text, u32, u64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ramet.models.operations import RunRequest
+
+STREAM_TAGS = (p.TAG_STDIN, p.TAG_STDOUT, p.TAG_STDERR)
+_STEP_NUMBERS = {name: number for number, name in p.STEP_NAMES.items()}
+_KILLED = 128 + 9
+_REASONS: dict[int, Reason] = {
+    p.REASON_EXIT: "exit",
+    p.REASON_SIGNAL: "signal",
+    p.REASON_TIMEOUT: "timeout",
+    p.REASON_KILLED: "killed",
+    p.REASON_LOST: "lost",
+}
+_CWD_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG})
+
+
+def environment_part(environment: Mapping[str, str]) -> bytes:
+    """ENV attributes."""
+    return b"".join([text(p.TAG_ENV, f"{name}={value}") for name, value in environment.items()])
+
+
+class Beginning:
+    """What the plans of all runs on one root with the same limits have in common.
+
+    `encoded` are their first attributes; `environment` and `home` hold unless a request says otherwise.
+    """
+
+    __slots__ = ("_variables", "encoded", "environment", "home")
+
+    def __init__(self, encoded: bytes, environment: Mapping[str, str], home: str) -> None:
+        self.encoded = encoded
+        self.environment = environment
+        self.home = home
+        self._variables = environment_part(environment)
+
+    def plan(self, request: RunRequest, sandbox: int) -> bytes:
+        """The payload of RUN. Raises InvalidRequest naming ``fault``."""
+        variables = environment_part({**self.environment, **request.env}) if request.env else self._variables
+        return b"".join((self.encoded, variables, command_part(request, sandbox, self.home)))
+
+
+def command_part(request: RunRequest, sandbox: int, cwd: str) -> bytes:
+    """What is this run's own."""
+    parts = [u64(p.TAG_SANDBOX, sandbox), u64(p.TAG_WALL_NS, int(request.limits.wall * 1e9))]
+    parts += [text(p.TAG_ARG, word) for word in request.argv]
+    parts.append(text(p.TAG_CWD, request.cwd or cwd))
+    parts += [u32(STREAM_TAGS[stream], index) for index, stream in enumerate(request.streams)]
+    if request.fault is not None:
+        parts.append(u32(p.TAG_FAULT, step_number(request.fault)))
+    return b"".join(parts)
+
+
+def step_number(name: str) -> int:
+    """The number of a step. Raises InvalidRequest naming ``fault``."""
+    if name not in _STEP_NUMBERS:
+        raise InvalidRequest.of("fault", f"{name[:80]!r} is no step of core")
+    return _STEP_NUMBERS[name]
+
+
+def run_end(frame: Frame, *, single_uid: bool) -> RunEnd:
+    """The end of a command as core told it. Raises FrameError."""
+    found = attributes(frame.payload)
+    status = found.u32(p.TAG_STATUS)
+    reason = _REASONS.get(found.u32(p.TAG_REASON))
+    if reason is None:
+        raise FrameError("unknown reason")
+    signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if reason == "timeout":
+        code = EXIT_TIMEOUT
+    elif signal:
+        code = 128 + signal
+    else:
+        code = os.WEXITSTATUS(status) if reason == "exit" else _KILLED
+    return RunEnd(
+        exit_code=code,
+        reason=reason,
+        signal=signal_name(signal) if signal and reason == "signal" else None,
+        duration_ms=found.u64(p.TAG_ELAPSED_NS) / 1e6,
+        setup_ms=found.u64(p.TAG_SETUP_NS) / 1e6,
+        user_ms=found.u64(p.TAG_USER_NS) / 1e6,
+        system_ms=found.u64(p.TAG_SYSTEM_NS) / 1e6,
+        peak_rss_bytes=found.u64(p.TAG_PEAK_BYTES),
+        disk_bytes=found.u64(p.TAG_DISK_PEAK),
+        single_uid=single_uid,
+        lingering=bool(found.u32(p.TAG_LINGERING)),
+    )
+
+
+def explained(error: RametError, request: RunRequest) -> RametError:
+    """A step that failed for what the caller asked becomes a refusal of that argument."""
+    if not isinstance(error, IsolationError):
+        return error
+    if error.step == "working_directory" and error.errno in _CWD_ERRNOS:
+        where = request.cwd or "the home directory"
+        why = os.strerror(error.errno or 0)
+        return InvalidRequest.of("cwd", f"{where} cannot be entered in the sandbox: {why}", code="not_found")
+    return error
