@@ -20,14 +20,17 @@ struct pie_map {
   uint64_t start, length, offset;
   uint32_t protection, flags;
   int32_t fd;
-  uint32_t huge; /* collapse into huge pages once filled */
+  uint32_t zero;
 };
 
 struct pie_fill {
   uint64_t address, length, offset;
 };
 
-#define PIE_GUARD UINT64_MAX /* as the offset of a fill: guard pages */
+/* As the offset of a fill: */
+#define PIE_GUARD UINT64_MAX         /* guard pages */
+#define PIE_FROZEN (UINT64_MAX - 1)  /* the same addresses of the frozen copy */
+#define PIE_HUGE (UINT64_MAX - 2)    /* huge pages, about to be filled whole */
 #define PIE_PROTECT (-1)
 #define PIE_LOCK (-2)
 
@@ -109,7 +112,7 @@ struct pie_args {
   int32_t control;      /* the stem's socket */
   int32_t pages;        /* the page file */
   int32_t own_pidns;    /* the stem's own pid namespace */
-  int32_t zero0;
+  int32_t frozen;       /* the memory of the source's frozen copy; or -1 */
   int32_t first_free;   /* one above the guest's highest descriptor */
   int32_t passage_tid;  /* of the process between stem and child */
   uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,

@@ -99,31 +99,60 @@ map_memory(struct pie_args *args)
   }
 }
 
+/* Nearly empty ranges, so that next to nothing is copied for it. What cannot be collapsed stays as it is. */
 PIE_INLINE void
-fill_memory(struct pie_args *args)
+make_huge(struct pie_fill *fill)
 {
-  struct pie_fill *fill = (struct pie_fill *)args->fills;
+  for (uint64_t at = 0; at < fill->length; at += (uint64_t)2 << 20)
+    *(volatile uint8_t *)(fill->address + at) = 0;
+  SYS3(SYS_madvise, fill->address, fill->length, 25 /* MADV_COLLAPSE */);
+}
 
-  for (uint32_t i = 0; i < args->fill_count; i++, fill++) {
-    if (fill->offset == PIE_GUARD) {
-      long result = SYS3(SYS_madvise, fill->address, fill->length, 102 /* MADV_GUARD_INSTALL */);
-      if (result < 0)
-        pie_fail(args->control, RAMET_STEP_STEM_FILL, result);
-      continue;
-    }
+/* In pieces that a processor's cache holds: the kernel clears pages, then they are written. */
+#define PIECE ((uint64_t)512 << 10)
+
+PIE_INLINE void
+fill_pages(struct pie_args *args, int fd, uint64_t address, uint64_t length, uint64_t offset)
+{
+  while (length) {
+    uint64_t piece = length < PIECE ? length : PIECE;
     /* One call instead of a fault a page. Refused where the kernel is older than 5.14: then faults do it. */
-    SYS3(SYS_madvise, fill->address, fill->length, 23 /* MADV_POPULATE_WRITE */);
-    for (uint64_t done = 0; done < fill->length;) {
-      long got = SYS4(SYS_pread64, args->pages, fill->address + done, fill->length - done, fill->offset + done);
+    SYS3(SYS_madvise, address, piece, 23 /* MADV_POPULATE_WRITE */);
+    for (uint64_t done = 0; done < piece;) {
+      long got = SYS4(SYS_pread64, fd, address + done, piece - done, offset + done);
       if (got <= 0)
         pie_fail(args->control, RAMET_STEP_STEM_FILL, got ? got : -5);
       done += (uint64_t)got;
     }
+    address += piece;
+    offset += piece;
+    length -= piece;
   }
-  struct pie_map *map = (struct pie_map *)args->maps;
-  for (uint32_t i = 0; i < args->map_count; i++, map++)
-    if (map->huge)
-      SYS3(SYS_madvise, map->start, map->length, 25 /* MADV_COLLAPSE: what cannot be collapsed stays as it is */);
+}
+
+PIE_INLINE void
+fill_memory(struct pie_args *args)
+{
+  struct pie_fill *fill = (struct pie_fill *)args->fills;
+  long result;
+
+  for (uint32_t i = 0; i < args->fill_count; i++, fill++)
+    switch (fill->offset) {
+    case PIE_GUARD:
+      result = SYS3(SYS_madvise, fill->address, fill->length, 102 /* MADV_GUARD_INSTALL */);
+      if (result < 0)
+        pie_fail(args->control, RAMET_STEP_STEM_FILL, result);
+      break;
+    case PIE_HUGE:
+      make_huge(fill);
+      break;
+    case PIE_FROZEN:
+      /* Not process_vm_readv(2): that pins pages, and first gives the frozen copy its own of each. */
+      fill_pages(args, args->frozen, fill->address, fill->length, fill->address);
+      break;
+    default:
+      fill_pages(args, args->pages, fill->address, fill->length, fill->offset);
+    }
 }
 
 PIE_INLINE long

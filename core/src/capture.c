@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <time.h>
 
 #include "loop.h"
@@ -45,7 +47,16 @@ capture_refuse(const struct capture *capture, struct err *err, const char *forma
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
-/* Children of init that are no zombies: those it only has yet to wait for, the twin of a snapshot before among them. */
+/* The frozen copy of a snapshot before, whose stem is being filled: another tracer of core's holds it until it dies. */
+static bool
+is_frozen(int pid)
+{
+  int tracer = procfs_tracer(pid);
+
+  return tracer > 0 && tracer != getpid() && procfs_parent(tracer) == getppid();
+}
+
+/* Children of init that are no zombies: those it only has yet to wait for. */
 static int
 living_children(int init_pid, int out[4])
 {
@@ -56,7 +67,7 @@ living_children(int init_pid, int out[4])
     char state = procfs_state(children[i]);
     /* The first thread of a process may end before the others. */
     bool ended = state == 0 || (state == 'Z' && procfs_threads(children[i], threads, 2) < 2);
-    if (!ended)
+    if (!ended && !is_frozen(children[i]))
       out[living++] = children[i];
   }
   return living;
@@ -276,9 +287,9 @@ take(struct capture *capture, int *upper, struct treecopy_count *count, struct e
     return -1;
   if (CPU_COUNT(&everywhere))
     sched_setaffinity(0, sizeof everywhere, &everywhere);
-  result = capture_pages(capture, err);
-  capture_drop_twin(capture);
-  return result;
+  if (!capture->parked && capture_leave_pages(capture, err) < 0)
+    return -1;
+  return capture_pages(capture, err);
 }
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */
@@ -319,8 +330,22 @@ answer(int channel, const struct capture *capture, int upper, const struct treec
   put_u64(&writer, RAMET_TAG_FILE_BYTES, count->bytes);
   put_u32(&writer, RAMET_TAG_PROCESS_COUNT, 1);
   put_u32(&writer, RAMET_TAG_BY_TWIN, capture->parked);
+  if (capture->leaving)
+    put_u32(&writer, RAMET_TAG_PID, (uint32_t)capture->twin);
   if (frame_send(channel, RAMET_OK, 0, &writer, fds, 3) < 0)
     _exit(EXIT_DEFECT);
+}
+
+/* Until core says that the stem has the memory, or is gone itself. */
+static void
+await_stem(int channel)
+{
+  const struct itimerval never = {0};
+  struct pollfd polled = {channel, POLLIN, 0};
+
+  setitimer(ITIMER_REAL, &never, NULL);
+  while (poll(&polled, 1, -1) < 0 && errno == EINTR)
+    continue;
 }
 
 /* ---- export --------------------------------------------------------------------------------------------------- */
@@ -402,5 +427,8 @@ capture_main(const struct capture_source *source, enum ramet_step fault, int cha
   if (result == 0)
     result = take(&capture, &upper, &count, &err);
   answer(channel, &capture, upper, &count, result, &err);
+  if (result == 0 && capture.leaving)
+    await_stem(channel);
+  capture_drop_twin(&capture);
   _exit(0);
 }

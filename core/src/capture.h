@@ -58,12 +58,14 @@ struct capture {
   uint32_t object_count;
   char *smaps; /* of the source: only when it has what a twin has not */
   bool keeping; /* in the pause: runs are kept aside */
+  bool leaving; /* pages stay in the frozen copy: the stem takes them from there */
   struct image_run *kept;
   uint32_t kept_count;
   uint64_t memory_bytes;
 };
 
-/* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper) or ERROR. */
+/* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper) or ERROR. With a PID
+ * in the answer that is the frozen copy, which has the memory until a message comes. */
 void capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
     __attribute__((noreturn));
 
@@ -87,6 +89,8 @@ int capture_ask(struct capture *capture, struct tracee *thread, long number, con
 /* capture_memory.c */
 int capture_twin(struct capture *capture, struct err *err) MUST_CHECK;
 void capture_drop_twin(struct capture *capture);
+/* It is to die with the tracer. */
+int capture_leave_pages(struct capture *capture, struct err *err) MUST_CHECK;
 /* Content that is no page, `length` bytes from `from` on: appended to the page file. */
 int capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length, uint64_t *offset,
                     struct err *err) MUST_CHECK;

@@ -141,6 +141,15 @@ capture_drop_twin(struct capture *capture)
   capture->twin = 0;
 }
 
+int
+capture_leave_pages(struct capture *capture, struct err *err)
+{
+  if (sys_ptrace(PTRACE_SETOPTIONS, capture->twin, 0, PTRACE_O_EXITKILL) < 0)
+    return err_step(err, RAMET_STEP_FROZEN_TWIN, "bind the frozen copy to the tracer: %s", strerror(errno));
+  capture->leaving = true;
+  return 0;
+}
+
 /* ---- the page file -------------------------------------------------------------------------------------------- */
 
 static uint8_t *bounce;
@@ -201,9 +210,11 @@ put_record(struct capture *capture, const struct image_run *run, struct err *err
 int
 capture_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
 {
-  struct image_run run = {.address = start, .length = end - start, .offset = capture->pages_end};
+  bool leave = capture->leaving && !capture->keeping;
+  struct image_run run = {
+      .address = start, .length = end - start, .offset = leave ? IMAGE_FROZEN : capture->pages_end};
 
-  if (copy_run(capture, memory, start, end, err) < 0)
+  if (!leave && copy_run(capture, memory, start, end, err) < 0)
     return -1;
   capture->memory_bytes += end - start;
   return put_record(capture, &run, err);

@@ -135,7 +135,7 @@ decode_run(struct decoder *decoder, struct span value)
       p->run_count > p->first_run[p->mapping_count - 1] ? run[-1].address + run[-1].length : mapping->start;
   if (run->address < after || run->length == 0 || run->length > mapping->end - run->address ||
       run->address > mapping->end || (run->address | run->length) % IMAGE_PAGE ||
-      (run->offset != IMAGE_GUARD &&
+      (run->offset != IMAGE_GUARD && run->offset != IMAGE_FROZEN &&
        (run->offset % IMAGE_PAGE || !within_pages(decoder, run->offset, run->length))))
     return malformed(decoder, "pages lie outside their mapping or the page file");
   p->run_count++;

@@ -102,11 +102,13 @@ struct image_mapping {
 };
 
 #define IMAGE_GUARD UINT64_MAX
+/* Not in the page file yet, and never on disk: the source's frozen copy has them, for the one stem made from it. */
+#define IMAGE_FROZEN (UINT64_MAX - 1)
 /* Descriptions of shared memory without a descriptor have numbers from here on. */
 #define IMAGE_OBJECT_IDS 65536
 
 struct image_run {
-  uint64_t address, length, offset; /* offset in the page file, or IMAGE_GUARD: guard pages (MADV_GUARD_INSTALL) */
+  uint64_t address, length, offset; /* offset in the page file; IMAGE_GUARD: guard pages (MADV_GUARD_INSTALL) */
 };
 
 enum image_description_kind {

@@ -213,6 +213,15 @@ procfs_tracer(int tid)
   return tracer ? atoi(tracer) : -1;
 }
 
+int
+procfs_parent(int pid)
+{
+  cleanup_free char *text = NULL;
+  const char *parent = status_field(pid, "PPid", &text);
+
+  return parent ? atoi(parent) : -1;
+}
+
 void
 procfs_name(int pid, char out[32])
 {

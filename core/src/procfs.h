@@ -40,6 +40,7 @@ int procfs_threads(int pid, int *out, int most);
 char procfs_state(int tid);
 /* Who traces it: 0 nobody, -1 it is gone. */
 int procfs_tracer(int tid);
+int procfs_parent(int pid);
 /* The command's name, for messages. */
 void procfs_name(int pid, char out[32]);
 

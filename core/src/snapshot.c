@@ -94,6 +94,16 @@ snapshot_close_watched(int *fd, struct watch *watch)
   close_fd(fd);
 }
 
+/* A message, since others that core forked meanwhile may hold copies of its end. */
+void
+snapshot_end_tracer(struct snapshot *s)
+{
+  if (s->tracer >= 0 && send(s->tracer, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    shutdown(s->tracer, SHUT_RDWR);
+  snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  s->frozen = 0;
+}
+
 static void
 end_stem(struct snapshot *s)
 {
@@ -141,7 +151,7 @@ snapshot_retire(struct snapshot *s)
       break;
     }
   refuse_orders(s, RAMET_STEP_STEM_FORK, ECANCELED);
-  snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  snapshot_end_tracer(s);
   end_stem(s);
   twin_kill(s->copy);
   s->copy = 0;
@@ -268,13 +278,13 @@ snapshot_adopt_copy(struct snapshot *s, struct err *err)
 int
 snapshot_build_stem(struct snapshot *s, struct err *err)
 {
-  if (s->by_twin)
+  if (s->in_stem && !s->frozen)
     return err_code(err, "stem_lost", "the snapshot's stem is gone, and its memory was nowhere else");
   struct stem_plan plan = {.image = &s->image,
                            .pages = s->pages,
                            .root = s->root,
                            .filter = filter_find(s->filter),
-                           .huge = s->memory_bytes >= ((uint64_t)64 << 20),
+                           .frozen = s->frozen,
                            .fault = s->fault};
 
   if (stem_fork(&plan, s->region_start, s->region_length, &s->stem_pid, &s->stem, err) < 0)
@@ -335,6 +345,8 @@ stem_ready(struct watch *watch, uint32_t events)
       return;
     }
     s->state = SNAPSHOT_READY;
+    if (s->frozen)
+      snapshot_end_tracer(s);
     if (s->orphaned) {
       snapshot_retire(s);
       return;

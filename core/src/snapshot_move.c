@@ -62,7 +62,7 @@ snapshot_exported(struct snapshot *s, struct frame *frame)
   close_fd(&s->pages);
   s->description = frame_steal_fd(frame, 0);
   s->pages = frame_steal_fd(frame, 1);
-  s->by_twin = false;
+  s->in_stem = false;
   if (snapshot_map_description(s, &err) < 0) {
     control_refuse(request, &err);
     snapshot_retire(s);
@@ -104,7 +104,7 @@ snapshot_export(uint64_t id, uint64_t request, struct err *err)
 
   if (!s || s->state != SNAPSHOT_READY)
     return err_code(err, "unknown_snapshot", "snapshot %llu is not there", (unsigned long long)id);
-  if (!s->by_twin) {
+  if (!s->in_stem) {
     tell_exported(s, request);
     return 0;
   }
@@ -167,6 +167,17 @@ read_load(const struct frame *frame, uint32_t *id, uint32_t *root, uint32_t *fil
   return 0;
 }
 
+/* What the description of a snapshot says that was never exported. */
+static int
+check_stored(const struct image *image, struct err *err)
+{
+  for (uint32_t i = 0; i < image->process_count; i++)
+    for (uint32_t r = 0; r < image->processes[i].run_count; r++)
+      if (image->processes[i].runs[r].offset == IMAGE_FROZEN)
+        return err_field(err, "image", "its pages were not stored");
+  return 0;
+}
+
 static int
 load(struct snapshot *s, struct frame *frame, uint32_t root, struct err *err)
 {
@@ -179,7 +190,7 @@ load(struct snapshot *s, struct frame *frame, uint32_t root, struct err *err)
   s->base = root_hold(base);
   s->description = frame_steal_fd(frame, 0);
   s->pages = frame_steal_fd(frame, 1);
-  if (snapshot_map_description(s, err) < 0)
+  if (snapshot_map_description(s, err) < 0 || check_stored(&s->image, err) < 0)
     return -1;
   for (int i = frame->fd_count - 1; i >= 2; i--)
     if (stack_upper(s, frame->fds[i], err) < 0)

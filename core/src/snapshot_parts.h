@@ -39,6 +39,8 @@ struct snapshot {
   struct root *base, *root;
   struct snapshot *parent; /* of the source */
   uint64_t region_start, region_length;
+  pid_t frozen; /* the tracer holds it, until the stem has its memory */
+  bool in_stem; /* the memory is nowhere but in the stem: no page file has it */
   /* the way of the parked twin */
   bool by_twin;
   pid_t copy; /* a fork of it, not a stem yet */
@@ -56,6 +58,8 @@ bool snapshot_capturing(uint64_t sandbox);
 void snapshot_close_watched(int *fd, struct watch *watch);
 /* Off the list: nothing is forked from it any more. */
 void snapshot_retire(struct snapshot *s);
+/* The stem has the frozen copy's memory, or there will be no stem: the tracer may go. */
+void snapshot_end_tracer(struct snapshot *s);
 /* Its request is refused, and it is retired. */
 void snapshot_fail(struct snapshot *s, const struct err *err);
 int snapshot_build_stem(struct snapshot *s, struct err *err) MUST_CHECK;

@@ -44,11 +44,12 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
 {
   struct attr_walk walk = {frame->payload};
   struct span value;
-  uint32_t by_twin = 0;
+  uint32_t by_twin = 0, frozen = 0;
   uint16_t tag;
 
   while (attr_next(&walk, &tag, &value, err) > 0) {
-    if (tag == RAMET_TAG_BY_TWIN && span_u32(value, &by_twin) < 0)
+    uint32_t *number = tag == RAMET_TAG_BY_TWIN ? &by_twin : tag == RAMET_TAG_PID ? &frozen : NULL;
+    if (number && span_u32(value, number) < 0)
       return err_code(err, "internal", "the tracer's answer is malformed");
     uint64_t *out = tag == RAMET_TAG_PAUSE_NS       ? &s->pause_ns
                     : tag == RAMET_TAG_MEMORY_BYTES ? &s->memory_bytes
@@ -63,6 +64,8 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
     twin_kill(s->copy);
     s->copy = 0;
   }
+  s->frozen = (pid_t)frozen;
+  s->in_stem = true;
   s->description = frame_steal_fd(frame, 0);
   s->pages = frame_steal_fd(frame, 1);
   cleanup_fd int upper = frame_steal_fd(frame, 2);
@@ -122,7 +125,6 @@ captured(struct snapshot *s, struct frame *frame)
 {
   struct err err = {0};
 
-  snapshot_close_watched(&s->tracer, &s->tracer_watch);
   note_restarted(s, frame);
   s->captured_at = loop_now();
   s->state = SNAPSHOT_BUILDING;
@@ -134,6 +136,8 @@ captured(struct snapshot *s, struct frame *frame)
   if (read_captured(s, frame, &err) < 0 ||
       (s->by_twin ? snapshot_adopt_copy(s, &err) : snapshot_build_stem(s, &err)) < 0)
     snapshot_fail(s, &err);
+  else if (!s->frozen)
+    snapshot_end_tracer(s);
 }
 
 /* The tracer holds the source still and asks for this. */
@@ -194,6 +198,11 @@ snapshot_tracer_ready(struct watch *watch, uint32_t events)
     control_refuse(s->export_request, &err);
     s->export_request = 0;
     snapshot_close_watched(&s->tracer, &s->tracer_watch);
+    return;
+  }
+  /* With it the frozen copy: the stem will tell. */
+  if (s->state != SNAPSHOT_CAPTURING) {
+    snapshot_end_tracer(s);
     return;
   }
   /* It died in the pause: what it left in the source's registers nobody knows. */

@@ -96,7 +96,7 @@ tables_length(const struct process_image *p, const struct image *image, struct s
   return page_up(p->mapping_count *
                      (sizeof(struct pie_map) + (ADVICE_KINDS + LATE_ADVICE_KINDS) * sizeof(struct pie_protect) +
                       sizeof(struct pie_late)) +
-                 p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
+                 2 * p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
                  p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) +
                  p->pending_count * sizeof(struct pie_pending) + paths + p->cwd.length + p->auxv.length +
                  filter.length + 4096);
@@ -220,7 +220,6 @@ add_mapping(struct builder *b, uint32_t i, struct opened *last)
     map.flags |= MAP_ANONYMOUS | (mapping->flags & IMAGE_GROWS_DOWN ? MAP_GROWSDOWN : 0);
     if (mapping->flags & IMAGE_DROPPABLE)
       map.flags = (map.flags & ~(uint32_t)MAP_PRIVATE) | MAP_DROPPABLE;
-    map.huge = b->plan->huge && map.length >= HUGE_PAGE && runs;
   } else {
     map.fd = open_backing(b, b->process->paths[i], last);
     if (map.fd < 0)
@@ -237,6 +236,50 @@ add_mapping(struct builder *b, uint32_t i, struct opened *last)
   return 0;
 }
 
+/* Whole huge pages of what will be filled. Memory with other rights of its own stays as it was. */
+static void
+add_huge(struct builder *b, const struct image_mapping *mapping, uint64_t start, uint64_t end)
+{
+  const uint32_t never = IMAGE_GROWS_DOWN | IMAGE_NO_HUGE | IMAGE_DROPPABLE | IMAGE_MERGEABLE;
+  struct pie_fill *fills = (struct pie_fill *)(uintptr_t)b->args->fills;
+
+  start = (start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+  end &= ~(HUGE_PAGE - 1);
+  if (start < end && mapping->backing == IMAGE_ANONYMOUS && !(mapping->flags & never) &&
+      !b->process->process.no_thp)
+    fills[b->args->fill_count++] = (struct pie_fill){start, end - start, PIE_HUGE};
+}
+
+static void
+add_fills(struct builder *b, uint32_t mapping)
+{
+  const struct process_image *p = b->process;
+  struct pie_fill *fills = (struct pie_fill *)(uintptr_t)b->args->fills;
+
+  for (uint32_t i = p->first_run[mapping]; i < p->first_run[mapping + 1]; i++) {
+    const struct image_run *run = &p->runs[i];
+    uint64_t offset = run->offset == IMAGE_GUARD    ? PIE_GUARD
+                      : run->offset == IMAGE_FROZEN ? PIE_FROZEN
+                                                    : run->offset;
+    if (offset != PIE_GUARD)
+      add_huge(b, &p->mappings[mapping], run->address, run->address + run->length);
+    fills[b->args->fill_count++] = (struct pie_fill){run->address, run->length, offset};
+  }
+}
+
+static int
+open_frozen(struct builder *b)
+{
+  char path[48];
+
+  b->args->frozen = -1;
+  if (b->plan->frozen == 0)
+    return 0;
+  snprintf(path, sizeof path, "/proc/%d/mem", b->plan->frozen);
+  b->args->frozen = open(path, O_RDONLY | O_CLOEXEC);
+  return b->args->frozen < 0 ? err_step(b->err, RAMET_STEP_STEM_FILL, "open %s: %s", path, strerror(errno)) : 0;
+}
+
 static int
 build_memory(struct builder *b)
 {
@@ -248,11 +291,10 @@ build_memory(struct builder *b)
   for (uint32_t i = 0; i < p->mapping_count; i++)
     if (add_mapping(b, i, &last) < 0)
       return -1;
-  struct pie_fill *fills = table(b, p->run_count * sizeof *fills, &b->args->fills);
-  for (uint32_t i = 0; i < p->run_count; i++)
-    fills[i] = (struct pie_fill){p->runs[i].address, p->runs[i].length, p->runs[i].offset};
-  b->args->fill_count = p->run_count;
-  return 0;
+  table(b, 2 * p->run_count * sizeof(struct pie_fill), &b->args->fills);
+  for (uint32_t i = 0; i < p->mapping_count; i++)
+    add_fills(b, i);
+  return open_frozen(b);
 }
 
 /* The kernel's own pages are moved to where the guest had them: its libc remembers addresses inside. */

@@ -11,7 +11,7 @@ struct stem_plan {
   int pages;
   const struct root *root; /* where mapped files are found */
   struct span filter;
-  bool huge;
+  pid_t frozen; /* has the pages that are not in the page file; or 0 */
   enum ramet_step fault;
 };
 
