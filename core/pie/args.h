@@ -51,6 +51,12 @@ struct pie_late {
   uint32_t protection, open_flags, zero;
 };
 
+struct pie_range {
+  uint64_t start, length;
+};
+
+#define PIE_HOT_MAX 512 /* of a stem's table of hot pages: hot.h */
+
 struct pie_move {
   uint64_t from, length, park, to;
 };
@@ -101,6 +107,10 @@ struct pie_spawn {
   uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
 };
 
+/* As `park`: make a spare, a twin to be, whose one order comes over the first of the descriptors. The second is the
+ * page map of a child, to learn from, if `namespaces` is not zero. There is no answer. */
+#define PIE_SPARE 2u
+
 /* On the status socket of a child, and on the stem's own: step 0 is success. */
 struct pie_status {
   int32_t step, error;
@@ -119,6 +129,8 @@ struct pie_args {
       pending_count, description_count, late_count, advice_count;
   uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
   uint64_t late_table, advice_table; /* what children do with their memory, and a stem must not */
+  uint64_t hot;                      /* struct pie_range, PIE_HOT_MAX */
+  uint32_t hot_count, hot_zero;
   struct pie_move moves[PIE_MOVES_MAX];
   struct pie_mm mm;
   uint64_t own_rseq; /* the stem's own registration, to be undone before its memory goes */

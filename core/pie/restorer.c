@@ -7,6 +7,7 @@
  *               its old pid and exits: so the child's parent is the sandbox's init
  *   parked      the same with a twin: the stem forks the twin, and the passage's child shares the twin's memory.
  *               The twin stays behind, stopped by ptrace for ever: a live fork is a fork of it that copies no page
+ *   spare       a twin made ahead, at leisure: it has the copy of the memory, warm, and waits for the order
  *   child       descriptors from init, namespaces, threads with their old tids; capabilities, no_new_privs, seccomp
  *               last; rt_sigreturn
  *
@@ -14,6 +15,7 @@
  * mapped any more when this runs. scripts/check_elf.py reads the object and proves it. */
 #define _GNU_SOURCE
 #include "args.h"
+#include "hot.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -769,6 +771,58 @@ fork_twin(struct pie_args *args, int32_t *fds)
   return pid;
 }
 
+/* One order with its descriptors, above the guest's numbers. 0, or -1: nobody is there to order anything. */
+PIE_CODE static __attribute__((noinline)) int
+pie_receive_order(struct pie_args *args, int socket, uint32_t *park, int32_t *fds)
+{
+  struct pie_spawn order;
+
+  if (pie_receive(socket, &order, sizeof order, fds, PIE_SPAWN_FDS) != PIE_SPAWN_FDS)
+    return -1;
+  for (int i = 0; i < PIE_SPAWN_FDS; i++) {
+    long high = SYS3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, args->first_free);
+    if (fds[i] < args->first_free)
+      SYS1(SYS_close, fds[i]);
+    fds[i] = (int32_t)high;
+  }
+  fds[PIE_SPAWN_FDS] = (int32_t)order.namespaces;
+  *park = order.park;
+  return 0;
+}
+
+/* Holds nothing of the stem's that tells of its end. */
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_spare(struct pie_args *args, int32_t *fds)
+{
+  int32_t socket = fds[0];
+  uint32_t park;
+
+  SYS2(SYS_prctl, PR_SET_PDEATHSIG, 9 /* SIGKILL */);
+  SYS1(SYS_close, args->control);
+  SYS1(SYS_close, args->pages);
+  for (int i = 1; i < PIE_SPAWN_FDS; i++)
+    SYS1(SYS_close, fds[i]);
+  pie_warm(args);
+  if (pie_receive_order(args, socket, &park, fds) < 0)
+    for (;;)
+      SYS1(SYS_exit_group, 0);
+  SYS1(SYS_close, socket);
+  pie_twin(args, fds);
+}
+
+PIE_INLINE void
+make_spare(struct pie_args *args, int32_t *fds)
+{
+  struct clone_args clone;
+
+  if (fds[PIE_SPAWN_FDS])
+    pie_learn(args, fds[1]);
+  clear_clone(&clone);
+  clone.flags = CLONE_PARENT;
+  if (SYS2(SYS_clone3, &clone, sizeof clone) == 0)
+    pie_spare(args, fds);
+}
+
 PIE_CODE static __attribute__((noinline)) void
 pie_order(struct pie_args *args, int32_t *fds, uint32_t park)
 {
@@ -786,20 +840,15 @@ pie_serve(struct pie_args *args)
 {
   pie_report(args->control, 0, 0, SYS0(SYS_getpid));
   for (;;) {
-    struct pie_spawn order;
     int32_t fds[PIE_SPAWN_FDS + 1];
-    long got = pie_receive(args->control, &order, sizeof order, fds, PIE_SPAWN_FDS);
-    if (got != PIE_SPAWN_FDS)
+    uint32_t park;
+    if (pie_receive_order(args, args->control, &park, fds) < 0)
       for (;;)
         SYS1(SYS_exit_group, 0);
-    for (int i = 0; i < PIE_SPAWN_FDS; i++) {
-      long high = SYS3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, args->first_free);
-      if (fds[i] < args->first_free)
-        SYS1(SYS_close, fds[i]);
-      fds[i] = (int32_t)high;
-    }
-    fds[PIE_SPAWN_FDS] = (int32_t)order.namespaces;
-    pie_order(args, fds, order.park);
+    if (park == PIE_SPARE)
+      make_spare(args, fds);
+    else
+      pie_order(args, fds, park);
     for (int i = 0; i < PIE_SPAWN_FDS; i++)
       SYS1(SYS_close, fds[i]);
   }

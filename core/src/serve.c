@@ -17,6 +17,7 @@
 #include "loop.h"
 #include "rootfs.h"
 #include "sandbox.h"
+#include "snapshot.h"
 #include "syscalls.h"
 #include "title.h"
 
@@ -51,24 +52,37 @@ signals_ready(struct watch *watch, uint32_t events)
 
 static struct watch signals_watch = {signals_ready};
 
-/* One entry at a time: a request that arrives meanwhile waits for a single clone at most. */
+/* Too soon after a request: the loop is woken when it is not any more. */
+static bool
+too_soon(void)
+{
+  uint64_t due = sandbox_last_activity() + REFILL_DELAY_NS;
+
+  if (due <= loop_now())
+    return false;
+  refill_later.fire = refill_now;
+  if (!refill_later.index)
+    deadline_set(&refill_later, due);
+  return true;
+}
+
+/* One thing at a time: a request that arrives meanwhile waits for a single clone at most. First entries, as long as
+ * few are left; then what other processes work at. */
 static bool
 refill(void)
 {
   struct err err = {0};
-  int waiting = sandbox_count(SANDBOX_POOLED) + sandbox_count(SANDBOX_BORN);
+  int waiting = sandbox_count(SANDBOX_POOLED) + sandbox_count(SANDBOX_BORN), size = (int)control_pool_size();
+  bool entry = waiting < size && sandbox_prepare_failures() < REFILL_FAILURES_MAX;
+  bool urgent = entry && waiting <= size / 2, spare = snapshot_spare_low();
 
-  bool entry = waiting < (int)control_pool_size() && sandbox_prepare_failures() < REFILL_FAILURES_MAX;
-  if (!entry && !root_stock_low())
+  if (!entry && !spare && !root_stock_low())
     return false;
-  if (!entry || waiting > (int)control_pool_size() / 2) {
-    uint64_t due = sandbox_last_activity() + REFILL_DELAY_NS;
-    if (due > loop_now()) {
-      refill_later.fire = refill_now;
-      if (!refill_later.index)
-        deadline_set(&refill_later, due);
-      return false;
-    }
+  if (!urgent && too_soon())
+    return false;
+  if (!urgent && spare) {
+    snapshot_spare_add();
+    return true;
   }
   if (!entry) {
     root_stock_add();

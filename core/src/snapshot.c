@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -108,6 +109,7 @@ static void
 end_stem(struct snapshot *s)
 {
   snapshot_close_watched(&s->stem, &s->stem_watch);
+  close_fd(&s->spare);
   if (s->stem_pid > 0)
     kill(s->stem_pid, SIGKILL);
   s->stem_pid = 0;
@@ -365,6 +367,102 @@ stem_ready(struct watch *watch, uint32_t events)
     sandbox_fork_failed(sandbox, status.step, status.error);
 }
 
+/* ---- spares --------------------------------------------------------------------------------------------------- */
+
+/* Each costs a copy of page tables, and what was learned. */
+#define SPARES_MAX 4
+/* A live fork's snapshot has one child, as a rule. */
+#define SPARE_AFTER 2
+/* A child that is younger may not have done yet what it was made for. */
+#define LEARN_AFTER_NS 10000000u
+
+/* The one that can do without, once there are as many as there may be. */
+static struct snapshot *
+coldest_spare(void)
+{
+  struct snapshot *coldest = NULL;
+  int count = 0;
+
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->spare >= 0) {
+      count++;
+      if (!coldest || s->spawned_at < coldest->spawned_at)
+        coldest = s;
+    }
+  return count < SPARES_MAX ? NULL : coldest;
+}
+
+static struct snapshot *
+wants_spare(void)
+{
+  const struct snapshot *coldest = coldest_spare();
+  struct snapshot *hottest = NULL;
+
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->state == SNAPSHOT_READY && s->stem >= 0 && s->spare < 0 && s->spawned >= SPARE_AFTER && !s->orders &&
+        (!hottest || s->spawned_at > hottest->spawned_at))
+      hottest = s;
+  return hottest && coldest && coldest->spawned_at >= hottest->spawned_at ? NULL : hottest;
+}
+
+bool
+snapshot_spare_low(void)
+{
+  return wants_spare() != NULL;
+}
+
+/* The page map of a child's twin, which has the child's memory. */
+static int
+open_child(const struct snapshot *s)
+{
+  char path[48];
+
+  for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = sandbox_next(sandbox))
+    if (sandbox->origin == s && sandbox->twin > 0 && sandbox->state == SANDBOX_STANDING &&
+        loop_now() - sandbox->arrived > LEARN_AFTER_NS) {
+      snprintf(path, sizeof path, "/proc/%d/pagemap", sandbox->twin);
+      return open(path, O_RDONLY | O_CLOEXEC);
+    }
+  return -1;
+}
+
+void
+snapshot_spare_add(void)
+{
+  struct snapshot *s = wants_spare(), *coldest = coldest_spare();
+  int pair[2];
+
+  if (!s)
+    return;
+  if (coldest)
+    close_fd(&coldest->spare);
+  s->spawned = 0; /* should it fail, children come from the stem */
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return;
+  cleanup_fd int child = s->learned ? -1 : open_child(s);
+  s->learned = s->learned || child >= 0;
+  if (stem_order_spare(s->stem, pair[1], child) == 0)
+    s->spare = steal_fd(&pair[0]);
+  close_fd(&pair[0]);
+  close_fd(&pair[1]);
+}
+
+/* It may have died: a child that never comes loses its status socket. */
+static bool
+order_spare(struct snapshot *s, int init_pidfd, const struct spawn_ends *ends)
+{
+  cleanup_fd int spare = steal_fd(&s->spare);
+
+  if (spare < 0 || stem_order(spare, init_pidfd, ends->status, ends->descriptors, ends->nursery) < 0)
+    return false;
+  close(ends->status);
+  close(ends->descriptors);
+  close(ends->nursery);
+  return true;
+}
+
+/* ---- children ------------------------------------------------------------------------------------------------- */
+
 static struct order *
 add_order(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends)
 {
@@ -383,6 +481,13 @@ add_order(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spa
 int
 snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends, struct err *err)
 {
+  s->spawned_at = loop_now();
+  if (s->spawned < SPARE_AFTER)
+    s->spawned++;
+  if (order_spare(s, init_pidfd, ends)) {
+    s->spawned = SPARE_AFTER;
+    return 0;
+  }
   struct order *order = add_order(s, sandbox, init_pidfd, ends);
 
   if (!order) {
@@ -412,7 +517,7 @@ snapshot_alloc(uint32_t id, uint64_t request, struct err *err)
   s->stem_watch.ready = stem_ready;
   s->id = id;
   s->request = request;
-  s->tracer = s->stem = s->description = s->pages = -1;
+  s->tracer = s->stem = s->spare = s->description = s->pages = -1;
   s->holders = 1;
   s->asked_at = loop_now();
   s->next = snapshots;

@@ -41,6 +41,9 @@ struct spawn_ends {
 int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
                    struct err *err) MUST_CHECK;
 
+/* Whether a snapshot that children are forked from has no spare; makes one, when nothing else is to do. */
+bool snapshot_spare_low(void);
+void snapshot_spare_add(void);
 /* SIGCHLD: true when the process was a tracer or a stem. */
 bool snapshot_reaped(int pid);
 

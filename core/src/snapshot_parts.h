@@ -32,6 +32,11 @@ struct snapshot {
   enum ramet_step fault;
   int tracer_pid, tracer;
   int stem_pid, stem;
+  /* a twin made ahead for the next child: core's end of its socket, or -1 */
+  int spare;
+  uint32_t spawned;
+  uint64_t spawned_at;
+  bool learned; /* what children touch */
   int description, pages;
   void *mapping;
   size_t mapping_length;

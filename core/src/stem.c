@@ -545,6 +545,8 @@ build_region(struct builder *b, uint64_t region, uint64_t length)
   b->args->kept_length = tables - region;
   b->at = (uint8_t *)(uintptr_t)tables;
   b->end = (uint8_t *)(uintptr_t)(region + length - PARKING_BYTES);
+  /* At the end of the parking place, whose beginning alone is ever used. */
+  b->args->hot = region + length - PIE_HOT_MAX * sizeof(struct pie_range);
   return 0;
 }
 
@@ -709,16 +711,13 @@ stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_length,
   return 0;
 }
 
-int
-stem_order(int control, int init_pidfd, int status, int descriptors, int nursery)
+static int
+send_order(int control, struct pie_spawn order, const int fds[PIE_SPAWN_FDS])
 {
   union {
     struct cmsghdr align;
     uint8_t bytes[CMSG_SPACE(sizeof(int) * PIE_SPAWN_FDS)];
   } space;
-  /* A descriptor in every place: without a nursery the stem closes what stands for it. */
-  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors, nursery >= 0 ? nursery : status};
-  struct pie_spawn order = {.park = nursery >= 0, .namespaces = NAMESPACES};
   struct iovec iov = {&order, sizeof order};
   struct msghdr message = {
       .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
@@ -727,7 +726,24 @@ stem_order(int control, int init_pidfd, int status, int descriptors, int nursery
   struct cmsghdr *c = &space.align;
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof fds);
-  memcpy(CMSG_DATA(c), fds, sizeof fds);
+  c->cmsg_len = CMSG_LEN(sizeof(int) * PIE_SPAWN_FDS);
+  memcpy(CMSG_DATA(c), fds, sizeof(int) * PIE_SPAWN_FDS);
   return sendmsg(control, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
+
+int
+stem_order(int control, int init_pidfd, int status, int descriptors, int nursery)
+{
+  /* A descriptor in every place: without a nursery the stem closes what stands for it. */
+  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors, nursery >= 0 ? nursery : status};
+
+  return send_order(control, (struct pie_spawn){.park = nursery >= 0, .namespaces = NAMESPACES}, fds);
+}
+
+int
+stem_order_spare(int control, int spare, int pagemap)
+{
+  const int fds[PIE_SPAWN_FDS] = {spare, pagemap >= 0 ? pagemap : spare, spare, spare};
+
+  return send_order(control, (struct pie_spawn){.park = PIE_SPARE, .namespaces = pagemap >= 0}, fds);
 }
