@@ -17,6 +17,9 @@
 #include "twin.h"
 
 static struct snapshot *snapshots;
+/* The one that was ready last, if it has a spare for its first child: that is asked for next, as a rule, and until then
+ * there is time. */
+static struct snapshot *fresh;
 
 /* ---- the list ------------------------------------------------------------------------------------------------- */
 
@@ -108,6 +111,8 @@ snapshot_end_tracer(struct snapshot *s)
 static void
 end_stem(struct snapshot *s)
 {
+  if (fresh == s)
+    fresh = NULL;
   snapshot_close_watched(&s->stem, &s->stem_watch);
   close_fd(&s->spare);
   if (s->stem_pid > 0)
@@ -294,6 +299,121 @@ snapshot_build_stem(struct snapshot *s, struct err *err)
   return watch_stem(s, err);
 }
 
+/* ---- spares --------------------------------------------------------------------------------------------------- */
+
+/* Each costs a copy of page tables, and what was learned. */
+#define SPARES_MAX 4
+/* Children after which it is worth to have one at any time: a live fork's snapshot has one, as a rule. */
+#define SPARE_AFTER 2
+/* A child that is younger may not have done yet what it was made for. */
+#define LEARN_AFTER_NS 10000000u
+
+/* The one that can do without, once there are as many as there may be. */
+static struct snapshot *
+coldest_spare(void)
+{
+  struct snapshot *coldest = NULL;
+  int count = 0;
+
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->spare >= 0 && s != fresh) {
+      count++;
+      if (!coldest || s->spawned_at < coldest->spawned_at)
+        coldest = s;
+    }
+  return count < SPARES_MAX ? NULL : coldest;
+}
+
+static struct snapshot *
+wants_spare(void)
+{
+  const struct snapshot *coldest = coldest_spare();
+  struct snapshot *hottest = NULL;
+
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    if (s->state == SNAPSHOT_READY && s->stem >= 0 && s->spare < 0 && s->spawned >= SPARE_AFTER && !s->orders &&
+        (!hottest || s->spawned_at > hottest->spawned_at))
+      hottest = s;
+  return hottest && coldest && coldest->spawned_at >= hottest->spawned_at ? NULL : hottest;
+}
+
+bool
+snapshot_spare_low(void)
+{
+  return wants_spare() != NULL;
+}
+
+/* The page map of a child's twin, which has the child's memory. */
+static int
+open_child(const struct snapshot *s)
+{
+  char path[48];
+
+  for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = sandbox_next(sandbox))
+    if (sandbox->origin == s && sandbox->twin > 0 && sandbox->state == SANDBOX_STANDING &&
+        loop_now() - sandbox->arrived > LEARN_AFTER_NS) {
+      snprintf(path, sizeof path, "/proc/%d/pagemap", sandbox->twin);
+      return open(path, O_RDONLY | O_CLOEXEC);
+    }
+  return -1;
+}
+
+static void
+make_spare(struct snapshot *s)
+{
+  int pair[2];
+
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return;
+  cleanup_fd int child = s->learned ? -1 : open_child(s);
+  s->learned = s->learned || child >= 0;
+  if (stem_order_spare(s->stem, pair[1], child) == 0)
+    s->spare = steal_fd(&pair[0]);
+  close_fd(&pair[0]);
+  close_fd(&pair[1]);
+}
+
+void
+snapshot_spare_add(void)
+{
+  struct snapshot *s = wants_spare(), *coldest = coldest_spare();
+
+  if (!s)
+    return;
+  if (coldest)
+    close_fd(&coldest->spare);
+  make_spare(s);
+  if (s->spare < 0)
+    s->spawned = 0; /* children come from the stem */
+}
+
+static void
+make_first_spare(struct snapshot *s)
+{
+  if (fresh)
+    close_fd(&fresh->spare);
+  fresh = s;
+  make_spare(s);
+}
+
+/* It may have died: a child that never comes loses its status socket. */
+static bool
+order_spare(struct snapshot *s, int init_pidfd, const struct spawn_ends *ends)
+{
+  cleanup_fd int spare = steal_fd(&s->spare);
+
+  if (fresh == s)
+    fresh = NULL;
+  if (spare < 0 || stem_order(spare, init_pidfd, ends->status, ends->descriptors, ends->nursery) < 0)
+    return false;
+  close(ends->status);
+  close(ends->descriptors);
+  close(ends->nursery);
+  return true;
+}
+
+/* ---- ready ---------------------------------------------------------------------------------------------------- */
+
 static void
 tell_ready(struct snapshot *s)
 {
@@ -353,10 +473,13 @@ stem_ready(struct watch *watch, uint32_t events)
       snapshot_retire(s);
       return;
     }
-    if (s->request)
+    bool asked = s->request != 0;
+    if (asked)
       tell_ready(s);
     if (send_orders(s) < 0)
       stem_lost(s, RAMET_STEP_CHILD_CLONE, errno);
+    else if (asked && !s->orders)
+      make_first_spare(s);
     return;
   }
   if (!s->orders)
@@ -365,100 +488,6 @@ stem_ready(struct watch *watch, uint32_t events)
   drop_order(s);
   if (status.step != 0)
     sandbox_fork_failed(sandbox, status.step, status.error);
-}
-
-/* ---- spares --------------------------------------------------------------------------------------------------- */
-
-/* Each costs a copy of page tables, and what was learned. */
-#define SPARES_MAX 4
-/* A live fork's snapshot has one child, as a rule. */
-#define SPARE_AFTER 2
-/* A child that is younger may not have done yet what it was made for. */
-#define LEARN_AFTER_NS 10000000u
-
-/* The one that can do without, once there are as many as there may be. */
-static struct snapshot *
-coldest_spare(void)
-{
-  struct snapshot *coldest = NULL;
-  int count = 0;
-
-  for (struct snapshot *s = snapshots; s; s = s->next)
-    if (s->spare >= 0) {
-      count++;
-      if (!coldest || s->spawned_at < coldest->spawned_at)
-        coldest = s;
-    }
-  return count < SPARES_MAX ? NULL : coldest;
-}
-
-static struct snapshot *
-wants_spare(void)
-{
-  const struct snapshot *coldest = coldest_spare();
-  struct snapshot *hottest = NULL;
-
-  for (struct snapshot *s = snapshots; s; s = s->next)
-    if (s->state == SNAPSHOT_READY && s->stem >= 0 && s->spare < 0 && s->spawned >= SPARE_AFTER && !s->orders &&
-        (!hottest || s->spawned_at > hottest->spawned_at))
-      hottest = s;
-  return hottest && coldest && coldest->spawned_at >= hottest->spawned_at ? NULL : hottest;
-}
-
-bool
-snapshot_spare_low(void)
-{
-  return wants_spare() != NULL;
-}
-
-/* The page map of a child's twin, which has the child's memory. */
-static int
-open_child(const struct snapshot *s)
-{
-  char path[48];
-
-  for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = sandbox_next(sandbox))
-    if (sandbox->origin == s && sandbox->twin > 0 && sandbox->state == SANDBOX_STANDING &&
-        loop_now() - sandbox->arrived > LEARN_AFTER_NS) {
-      snprintf(path, sizeof path, "/proc/%d/pagemap", sandbox->twin);
-      return open(path, O_RDONLY | O_CLOEXEC);
-    }
-  return -1;
-}
-
-void
-snapshot_spare_add(void)
-{
-  struct snapshot *s = wants_spare(), *coldest = coldest_spare();
-  int pair[2];
-
-  if (!s)
-    return;
-  if (coldest)
-    close_fd(&coldest->spare);
-  s->spawned = 0; /* should it fail, children come from the stem */
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-    return;
-  cleanup_fd int child = s->learned ? -1 : open_child(s);
-  s->learned = s->learned || child >= 0;
-  if (stem_order_spare(s->stem, pair[1], child) == 0)
-    s->spare = steal_fd(&pair[0]);
-  close_fd(&pair[0]);
-  close_fd(&pair[1]);
-}
-
-/* It may have died: a child that never comes loses its status socket. */
-static bool
-order_spare(struct snapshot *s, int init_pidfd, const struct spawn_ends *ends)
-{
-  cleanup_fd int spare = steal_fd(&s->spare);
-
-  if (spare < 0 || stem_order(spare, init_pidfd, ends->status, ends->descriptors, ends->nursery) < 0)
-    return false;
-  close(ends->status);
-  close(ends->descriptors);
-  close(ends->nursery);
-  return true;
 }
 
 /* ---- children ------------------------------------------------------------------------------------------------- */
@@ -484,10 +513,8 @@ snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struc
   s->spawned_at = loop_now();
   if (s->spawned < SPARE_AFTER)
     s->spawned++;
-  if (order_spare(s, init_pidfd, ends)) {
-    s->spawned = SPARE_AFTER;
+  if (order_spare(s, init_pidfd, ends))
     return 0;
-  }
   struct order *order = add_order(s, sandbox, init_pidfd, ends);
 
   if (!order) {
