@@ -305,8 +305,16 @@ VICTIM(rseq, "restartable sequences, registered by each thread")
   pthread_join(thread, NULL);
 }
 
-/* Threads come and go the whole time. */
+/* Threads come and go the whole time, but not as fast as the processor can: what is freed behind an ended thread waits
+ * for the kernel's own threads, which get less time the more sessions are busy, and ten members that make threads as
+ * fast as they can stop the whole machine for seconds at a time. */
 static int stop, made;
+
+static void
+breathe(void)
+{
+  nanosleep(&(struct timespec){0, 200000}, NULL);
+}
 
 static void *
 add_one(void *ignored)
@@ -326,6 +334,7 @@ make_threads(void *ignored)
     pthread_t thread;
     start(&thread, add_one, NULL);
     pthread_join(thread, NULL);
+    breathe();
   }
   return (void *)own;
 }
@@ -370,6 +379,8 @@ VICTIM(detached_churn, "detached threads that end while it is frozen")
   for (char c = 0; read(0, &c, 1) != 1;) {
     if (pthread_create(&thread, &detached, end_at_once, NULL) == 0)
       started++;
+    if (started % 4 == 0)
+      breathe();
     while (started - __atomic_load_n(&made, __ATOMIC_SEQ_CST) > 8)
       sched_yield();
   }

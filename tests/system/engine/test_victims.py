@@ -11,16 +11,7 @@ BUSY = {"general", "x87", "sse", "avx", "avx512", "amx", "computing_threads", "c
 """They compute all the time: there is no moment at which all their threads wait."""
 
 
-CHURNING = {"churn", "detached_churn"}
-"""Ten members of three busy makers of threads each want more than two processors: left to `make soak`."""
-
-
-def case(victim: Victim) -> object:
-    marks = [pytest.mark.slow] if victim.name in CHURNING else []
-    return pytest.param(victim, id=f"{victim.program}-{victim.name}", marks=marks)
-
-
-@pytest.mark.parametrize("victim", [case(victim) for victim in VICTIMS])
+@pytest.mark.parametrize("victim", VICTIMS, ids=lambda victim: f"{victim.program}-{victim.name}")
 def test_a_victim_is_right_in_the_source_and_in_every_fork(engine: Engine, victim: Victim) -> None:
     source = engine.start(victim.argv)
     try:
