@@ -75,6 +75,20 @@ struct pie_thread {
   uint64_t holds_tiles; /* its frame holds AMX tiles */
 };
 
+struct pie_timer {
+  int32_t id, clock;
+  uint32_t notify, signal;
+  uint64_t value;
+  int32_t thread, zero;
+  uint64_t interval[2], left[2];
+};
+
+struct pie_scheduling {
+  uint32_t thread, policy;
+  int32_t nice, zero;
+  uint64_t processors[16];
+};
+
 struct pie_fd {
   int32_t number;
   uint32_t description; /* place among the received ones */
@@ -126,8 +140,9 @@ struct pie_args {
   int32_t first_free;   /* one above the guest's highest descriptor */
   int32_t passage_tid;  /* of the process between stem and child */
   uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,
-      pending_count, description_count, late_count, advice_count;
+      pending_count, description_count, late_count, advice_count, timer_count, scheduling_count;
   uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
+  uint64_t timers, schedulings;
   uint64_t late_table, advice_table; /* what children do with their memory, and a stem must not */
   uint64_t hot;                      /* struct pie_range, PIE_HOT_MAX */
   uint32_t hot_count, hot_zero;
@@ -140,7 +155,7 @@ struct pie_args {
   uint64_t itimers[3][4];
   uint64_t asked_features;
   uint32_t umask, personality, no_thp, zero;
-  int32_t nice, filter_length; /* instructions */
+  int32_t zero1, filter_length; /* instructions */
   uint64_t filter;
   /* of a child, at work */
   volatile uint32_t waiting, go, confined, whole, leave;

@@ -27,6 +27,7 @@
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <ramet/protocol.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -38,6 +39,7 @@
 #define ARCH_SET_GS 0x1001
 #define ARCH_SET_FS 0x1002
 #define ARCH_REQ_XCOMP_PERM 0x1023
+#define PR_TIMER_RESTORE_IDS 77 /* Linux 6.15 */
 
 /* ---- reports -------------------------------------------------------------------------------------------------- */
 
@@ -402,8 +404,6 @@ restore_process(struct pie_args *args)
   SYS1(SYS_umask, args->umask);
   if (args->personality)
     SYS1(SYS_personality, args->personality);
-  if (args->nice)
-    SYS3(SYS_setpriority, PRIO_PROCESS, 0, args->nice);
   for (int i = 0; i < 3; i++)
     if (args->itimers[i][2] || args->itimers[i][3])
       SYS3(SYS_setitimer, i, args->itimers[i], 0);
@@ -440,13 +440,30 @@ make_room_for_tiles(void)
 
   for (int i = 0; i < 8; i++)
     ((volatile uint64_t *)config)[i] = 0;
-  ((volatile uint64_t *)config)[0] = 1;  /* palette */
+  ((volatile uint64_t *)config)[0] = 1; /* palette */
   ((volatile uint64_t *)config)[2] = 64; /* bytes a row */
   ((volatile uint64_t *)config)[6] = 16; /* rows */
   __asm__ volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0x00\n\t"
                    ".byte 0xc4, 0xe2, 0x7b, 0x49, 0xc0\n\t"
                    ".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0" ::"a"(config)
                    : "memory");
+}
+
+/* What the kernel refuses (processors of another machine) stays as it is for everybody. */
+PIE_INLINE void
+schedule_thread(struct pie_args *args, struct pie_thread *thread)
+{
+  struct pie_scheduling *scheduling = (struct pie_scheduling *)args->schedulings;
+  struct pie_thread *threads = (struct pie_thread *)args->threads;
+
+  for (uint32_t i = 0; i < args->scheduling_count; i++, scheduling++) {
+    int32_t priority = 0;
+    if (thread != &threads[scheduling->thread])
+      continue;
+    SYS3(SYS_sched_setscheduler, 0, scheduling->policy, &priority);
+    SYS3(SYS_setpriority, PRIO_PROCESS, 0, scheduling->nice);
+    SYS3(SYS_sched_setaffinity, 0, sizeof scheduling->processors, scheduling->processors);
+  }
 }
 
 PIE_INLINE void
@@ -477,8 +494,56 @@ restore_thread(struct pie_args *args, struct pie_thread *thread)
       pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
   }
   SYS2(SYS_prctl, PR_SET_NAME, thread->name);
+  schedule_thread(args, thread);
   if (thread->holds_tiles)
     make_room_for_tiles();
+}
+
+/* With the number of old: asked for, or else by making and deleting those before it, which older kernels count up. */
+PIE_INLINE long
+make_timer(struct pie_timer *timer, int restores)
+{
+  struct {
+    uint64_t value;
+    int32_t signal, notify, thread;
+    int32_t rest[11];
+  } event;
+
+  event.value = timer->value;
+  event.signal = (int32_t)timer->signal;
+  event.notify = (int32_t)timer->notify;
+  event.thread = timer->thread;
+  for (int i = 0; i < 11; i++)
+    ((volatile int32_t *)event.rest)[i] = 0;
+  for (;;) {
+    int32_t id = timer->id;
+    long result = SYS3(SYS_timer_create, timer->clock, &event, &id);
+    if (result < 0 || id == timer->id)
+      return result;
+    SYS1(SYS_timer_delete, id);
+    if (restores || id > timer->id)
+      return -17; /* EEXIST */
+  }
+}
+
+/* Behind all threads, which they may wake; their signals wait until a thread has left here. */
+PIE_INLINE void
+restore_timers(struct pie_args *args)
+{
+  struct pie_timer *timer = (struct pie_timer *)args->timers;
+
+  if (args->timer_count == 0)
+    return;
+  int restores = SYS5(SYS_prctl, PR_TIMER_RESTORE_IDS, 1, 0, 0, 0) == 0;
+  for (uint32_t i = 0; i < args->timer_count; i++, timer++) {
+    long result = make_timer(timer, restores);
+    if (result == 0 && (timer->left[0] || timer->left[1]))
+      result = SYS4(SYS_timer_settime, timer->id, 0, timer->interval, 0);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
+  }
+  if (restores)
+    SYS5(SYS_prctl, PR_TIMER_RESTORE_IDS, 0, 0, 0, 0);
 }
 
 /* Credentials are each thread's own. */
@@ -560,6 +625,8 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   restore_pending(args, thread);
   /* No thread may lose its capabilities before all exist: set_tid needs them. */
   meet(&args->waiting, &args->go);
+  if (first)
+    restore_timers(args);
   confine_thread(args);
   meet(&args->confined, &args->whole);
   if (first)

@@ -22,7 +22,6 @@
 #include "treecopy.h"
 
 static uint64_t stopped_at, resumed_at;
-static cpu_set_t everywhere; /* what the tracer may run on by itself */
 
 int
 capture_refuse(const struct capture *capture, struct err *err, const char *format, ...)
@@ -108,7 +107,7 @@ find_process(struct capture *capture, struct err *err)
   snprintf(path, sizeof path, "/proc/%d/status", capture->pid);
   capture->status = procfs_read(path, NULL);
   if (!capture->status)
-    return err_code(err, "unforkable", "the sandbox's process is exiting");
+    return err_code(err, "exiting", "the sandbox's process is exiting");
   /* Again when it stands still: this time so that a process in vfork(2) is not waited for. */
   return check_alone(capture, err);
 }
@@ -156,12 +155,14 @@ leave_restorer(struct capture *capture, struct err *err)
 static int
 name_refusal(const struct capture *capture, struct err *err)
 {
-  char why[sizeof err->text];
+  struct err told = *err;
 
-  if (strcmp(err->code, "unforkable") != 0 || strncmp(err->text, "pid ", 4) == 0)
+  if ((strcmp(told.code, "unforkable") != 0 && strcmp(told.code, "exiting") != 0) ||
+      strncmp(told.text, "pid ", 4) == 0)
     return -1;
-  memcpy(why, err->text, sizeof why);
-  return capture_refuse(capture, err, "%s", why);
+  capture_refuse(capture, err, "%s", told.text);
+  memcpy(err->code, told.code, sizeof err->code);
+  return -1;
 }
 
 static int
@@ -229,7 +230,9 @@ describe(struct capture *capture, struct err *err)
 
   header.vdso_length = vdso ? vdso->end - vdso->start : 0;
   put_bytes(&capture->description, IMAGE_TAG_HEADER, &header, sizeof header);
-  return capture_process(capture, err) < 0 || capture_threads(capture, err) < 0 ? -1 : 0;
+  return capture_process(capture, err) < 0 || capture_threads(capture, err) < 0 || capture_timers(capture, err) < 0
+             ? -1
+             : 0;
 }
 
 static int
@@ -263,7 +266,7 @@ paused(struct capture *capture, int *upper, struct treecopy_count *count, struct
   if (seize(capture, err) < 0)
     return -1;
   /* Not before: what still runs may need this processor to stop. */
-  trace_stay_here(&everywhere);
+  trace_stay_here(&capture->everywhere);
   if (read_maps(capture, err) < 0 || find_syscall(capture, err) < 0 || describe(capture, err) < 0 ||
       capture_descriptors(capture, err) < 0 || capture_twin(capture, err) < 0 ||
       capture_unforked(capture, err) < 0 || copy_upper(capture, upper, count, err) < 0)
@@ -279,14 +282,19 @@ take(struct capture *capture, int *upper, struct treecopy_count *count, struct e
   if (find_process(capture, err) < 0)
     return -1;
   int result = paused(capture, upper, count, err);
+  /* It was killed while it stood still: whatever failed then failed for that. */
+  if (result < 0 && err->step && procfs_exiting(capture->pid)) {
+    capture_refuse(capture, err, "is exiting");
+    memcpy(err->code, "exiting", sizeof "exiting");
+  }
   if (result < 0)
     capture_drop_twin(capture);
   if (resume(capture, result < 0 ? &second : err) < 0)
     return -1;
   if (result < 0)
     return -1;
-  if (CPU_COUNT(&everywhere))
-    sched_setaffinity(0, sizeof everywhere, &everywhere);
+  if (CPU_COUNT(&capture->everywhere))
+    sched_setaffinity(0, sizeof capture->everywhere, &capture->everywhere);
   if (!capture->parked && capture_leave_pages(capture, err) < 0)
     return -1;
   return capture_pages(capture, err);

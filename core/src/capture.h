@@ -45,6 +45,7 @@ struct capture {
   struct procmaps maps;
   uint64_t syscall_address;
   int memory; /* /proc/PID/mem */
+  cpu_set_t everywhere; /* what the tracer may run on by itself */
   int helper, twin; /* 0: none */
   bool parked; /* the twin is a fork of the parked one: core's, not the tracer's */
   int channel; /* to core */
@@ -85,6 +86,9 @@ int capture_process(struct capture *capture, struct err *err) MUST_CHECK;
 /* One system call in the first thread, with `length` bytes that it wrote read back. */
 int capture_ask(struct capture *capture, struct tracee *thread, long number, const uint64_t args[6],
                 int out_argument, void *out, size_t length, struct err *err) MUST_CHECK;
+
+/* capture_timers.c: behind the threads, which they may wake. */
+int capture_timers(struct capture *capture, struct err *err) MUST_CHECK;
 
 /* capture_memory.c */
 int capture_twin(struct capture *capture, struct err *err) MUST_CHECK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Descriptors: what each open file is, and what has to be kept of it. */
 #define _GNU_SOURCE
-#include "capture.h"
+#include "capture_fds.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,24 +18,6 @@
 #include <sys/sysmacros.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
-
-#define PIPE_CONTENT_MAX (1u << 20)
-
-struct found_fd {
-  int number, open_flags;
-  uint32_t description;
-  ino_t inode;
-  mode_t mode;
-  dev_t device, holder; /* of a device node; of the file system */
-  char link[512];
-  char *info; /* fdinfo */
-};
-
-struct fd_table {
-  struct found_fd *items;
-  int count;
-  int pidfd;
-};
 
 /* ---- reading the table ---------------------------------------------------------------------------------------- */
 
@@ -132,25 +114,23 @@ group(struct capture *capture, struct fd_table *table, struct err *err)
   return 0;
 }
 
-static int
-take_copy(const struct fd_table *table, const struct found_fd *fd)
+int
+fd_take_copy(const struct writing *w)
 {
-  return (int)syscall(SYS_pidfd_getfd, table->pidfd, fd->number, 0);
+  return (int)syscall(SYS_pidfd_getfd, w->table->pidfd, w->fd->number, 0);
+}
+
+int
+fd_keep_content(struct writing *w, int file, uint64_t length, struct err *err)
+{
+  w->out.content_length = length;
+  return length ? capture_content(w->capture, file, 0, length, &w->out.content_offset, err) : 0;
 }
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------- */
 
-struct writing {
-  struct capture *capture;
-  struct fd_table *table;
-  struct found_fd *fd;
-  struct image_description out;
-  char path[4096];
-  size_t path_length;
-};
-
-static int
-refuse_fd(struct writing *w, struct err *err, const char *what)
+int
+fd_refuse(struct writing *w, struct err *err, const char *what)
 {
   return capture_refuse(w->capture, err, "fd %d is %s", w->fd->number, what);
 }
@@ -161,61 +141,6 @@ info_number(const struct found_fd *fd, const char *name, int base)
   const char *text = procfs_field(fd->info, name);
 
   return text ? strtoull(text, NULL, base) : 0;
-}
-
-static struct found_fd *
-other_end(struct writing *w)
-{
-  for (int i = 0; i < w->table->count; i++) {
-    struct found_fd *other = &w->table->items[i];
-    if (other->inode == w->fd->inode && other->description == (uint32_t)i && other != w->fd &&
-        S_ISFIFO(other->mode) && (other->open_flags & O_ACCMODE) != (w->fd->open_flags & O_ACCMODE))
-      return other;
-  }
-  return NULL;
-}
-
-/* tee(2) copies what is unread and leaves it there. */
-static int
-keep_pipe_content(struct writing *w, struct err *err)
-{
-  char path[64];
-  int pair[2];
-  ssize_t length = 0;
-
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
-  cleanup_fd int pipe = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (pipe < 0 || pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
-  cleanup_fd int read_end = pair[0], write_end = pair[1];
-  int size = fcntl(pipe, F_GETPIPE_SZ);
-  fcntl(write_end, F_SETPIPE_SZ, size);
-  length = tee(pipe, write_end, PIPE_CONTENT_MAX, SPLICE_F_NONBLOCK);
-  if (length < 0 && errno != EAGAIN)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
-  w->out.value[0] = (uint64_t)size;
-  if (length <= 0)
-    return 0;
-  cleanup_free uint8_t *content = malloc((size_t)length);
-  cleanup_fd int file = memfd_create("ramet-pipe", MFD_CLOEXEC);
-  ssize_t got = content ? read(read_end, content, (size_t)length) : -1;
-  if (got != length || file < 0 || write(file, content, (size_t)got) != got)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
-  w->out.content_length = (uint64_t)got;
-  return capture_content(w->capture, file, 0, (uint64_t)got, &w->out.content_offset, err);
-}
-
-static int
-write_pipe(struct writing *w, struct err *err)
-{
-  struct found_fd *other = other_end(w);
-  bool reads = (w->fd->open_flags & O_ACCMODE) == O_RDONLY;
-  w->out.kind = reads ? IMAGE_PIPE_READ : IMAGE_PIPE_WRITE;
-  w->out.value[1] = w->fd->inode; /* ends of one pipe find each other by this */
-  if (!other && w->fd->link[0] == '/')
-    return refuse_fd(w, err, "a named pipe");
-  w->out.peer = other ? other->description + 1 : 0;
-  return reads ? keep_pipe_content(w, err) : 0;
 }
 
 static int
@@ -231,7 +156,7 @@ open_again(const struct writing *w)
 static uint64_t
 seals_of(const struct writing *w)
 {
-  cleanup_fd int copy = take_copy(w->table, w->fd);
+  cleanup_fd int copy = fd_take_copy(w);
   int seals = copy < 0 ? -1 : fcntl(copy, F_GET_SEALS);
 
   return seals < 0 ? 0 : (uint64_t)seals;
@@ -270,7 +195,7 @@ write_unlinked(struct writing *w, struct err *err)
   struct stat st;
 
   if (procfs_field(w->fd->info, "lock"))
-    return refuse_fd(w, err, "a locked file without a name");
+    return fd_refuse(w, err, "a locked file without a name");
   cleanup_fd int file = open_again(w);
   if (file < 0 || fstat(file, &st) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "open fd %d: %s", w->fd->number, strerror(errno));
@@ -295,13 +220,13 @@ write_named(struct writing *w, struct err *err)
   if (S_ISREG(w->fd->mode) && length > 10 && strcmp(link + length - 10, " (deleted)") == 0)
     return write_unlinked(w, err);
   if (S_ISCHR(w->fd->mode) && major(w->fd->device) != 1 /* null, zero, full, random, urandom */)
-    return refuse_fd(w, err, major(w->fd->device) == 5 || major(w->fd->device) >= 136 ? "a terminal" : "a device");
+    return fd_refuse(w, err, major(w->fd->device) == 5 || major(w->fd->device) >= 136 ? "a terminal" : "a device");
   if (!S_ISREG(w->fd->mode) && !S_ISDIR(w->fd->mode) && !S_ISCHR(w->fd->mode))
-    return refuse_fd(w, err, "a special file");
+    return fd_refuse(w, err, "a special file");
   if (procfs_field(w->fd->info, "lock"))
-    return refuse_fd(w, err, "a file with a lock");
+    return fd_refuse(w, err, "a file with a lock");
   if (length >= 10 && strcmp(link + length - 10, " (deleted)") == 0)
-    return refuse_fd(w, err, "a directory that was removed");
+    return fd_refuse(w, err, "a directory that was removed");
   w->out.kind = IMAGE_REOPEN;
   w->out.offset = S_ISREG(w->fd->mode) ? info_number(w->fd, "pos", 10) : 0;
   memcpy(w->path, link, length);
@@ -314,7 +239,7 @@ write_named(struct writing *w, struct err *err)
 static int
 settle_timer(struct writing *w, struct err *err)
 {
-  cleanup_fd int copy = take_copy(w->table, w->fd);
+  cleanup_fd int copy = fd_take_copy(w);
   struct itimerspec spec;
   char path[64];
 
@@ -339,10 +264,10 @@ write_timerfd(struct writing *w, struct err *err)
   w->out.value[0] = info_number(w->fd, "clockid", 10);
   w->out.value[1] = info_number(w->fd, "ticks", 10);
   if (!value || !interval || sscanf(value, "(%llu, %llu)", &seconds, &nanoseconds) != 2)
-    return refuse_fd(w, err, "a timer that /proc does not describe");
+    return fd_refuse(w, err, "a timer that /proc does not describe");
   w->out.value[2] = seconds * 1000000000u + nanoseconds;
   if (sscanf(interval, "(%llu, %llu)", &seconds, &nanoseconds) != 2)
-    return refuse_fd(w, err, "a timer that /proc does not describe");
+    return fd_refuse(w, err, "a timer that /proc does not describe");
   w->out.value[3] = seconds * 1000000000u + nanoseconds;
   return 0;
 }
@@ -371,93 +296,7 @@ write_anonymous(struct writing *w, struct err *err)
   }
   char what[64];
   snprintf(what, sizeof what, "%.40s", kind);
-  return refuse_fd(w, err, what);
-}
-
-/* ---- sockets -------------------------------------------------------------------------------------------------- */
-
-static int
-int_option(int socket, int name, int *out)
-{
-  socklen_t length = sizeof *out;
-
-  return getsockopt(socket, SOL_SOCKET, name, out, &length);
-}
-
-/* A connection that was reset, which nobody has been told yet. SO_ERROR would tell, and take the error away. */
-static bool
-has_error(int socket)
-{
-  struct pollfd polled = {socket, 0, 0};
-
-  return poll(&polled, 1, 0) == 1 && polled.revents & POLLERR;
-}
-
-static int
-write_inet(struct writing *w, int socket, int type, struct err *err)
-{
-  struct sockaddr_storage address = {0};
-  socklen_t length = sizeof address;
-  int listening = 0;
-
-  if (int_option(socket, SO_ACCEPTCONN, &listening) < 0 ||
-      getsockname(socket, (struct sockaddr *)&address, &length) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
-  w->out.value[1] = address.ss_family;
-  w->out.value[2] = (uint64_t)type;
-  memcpy(w->path, &address, length);
-  w->path_length = length;
-  if (listening) {
-    w->out.kind = IMAGE_TCP_LISTEN;
-    return 0;
-  }
-  w->out.kind = type == SOCK_STREAM ? IMAGE_TCP_RESET : IMAGE_UDP;
-  struct sockaddr_storage peer;
-  socklen_t peer_length = sizeof peer;
-  w->out.value[3] = getpeername(socket, (struct sockaddr *)&peer, &peer_length) == 0 || has_error(socket);
-  return 0;
-}
-
-/* Pairs are recognised by their cookies: SO_PEERCRED says nothing of which socket is at the other end, but unix
- * sockets of a pair have no name, and a pair made by this process has both ends in its table. */
-static int
-write_unix(struct writing *w, int socket, int type, struct err *err)
-{
-  struct sockaddr_un peer;
-  socklen_t length = sizeof peer;
-  int unread = 0;
-
-  if (getpeername(socket, (struct sockaddr *)&peer, &length) == 0)
-    return refuse_fd(w, err, "a connected unix socket");
-  length = sizeof peer;
-  if (getsockname(socket, (struct sockaddr *)&peer, &length) == 0 && length > sizeof(sa_family_t))
-    return refuse_fd(w, err, "a unix socket with a name");
-  if (ioctl(socket, FIONREAD, &unread) == 0 && unread)
-    return refuse_fd(w, err, "a unix socket with unread data");
-  w->out.kind = IMAGE_UNIX_UNBOUND;
-  w->out.value[2] = (uint64_t)type;
-  return 0;
-}
-
-static int
-write_socket(struct writing *w, struct err *err)
-{
-  cleanup_fd int socket = take_copy(w->table, w->fd);
-  int domain, type;
-
-  if (socket < 0 || int_option(socket, SO_DOMAIN, &domain) < 0 || int_option(socket, SO_TYPE, &type) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
-  switch (domain) {
-  case AF_INET:
-  case AF_INET6:
-    return write_inet(w, socket, type, err);
-  case AF_UNIX:
-    return write_unix(w, socket, type, err);
-  case AF_NETLINK:
-    return refuse_fd(w, err, "a netlink socket");
-  default:
-    return refuse_fd(w, err, "a socket of a kind that is not carried");
-  }
+  return fd_refuse(w, err, what);
 }
 
 /* ---- epoll ---------------------------------------------------------------------------------------------------- */
@@ -470,7 +309,7 @@ put_epoll_items(struct writing *w, struct err *err)
     struct image_epoll item = {0};
     unsigned long long data;
     if (sscanf(line, "tfd: %d events: %x data: %llx", &item.target, &item.events, &data) != 3)
-      return refuse_fd(w, err, "an epoll that /proc does not describe");
+      return fd_refuse(w, err, "an epoll that /proc does not describe");
     item.data = data;
     put_bytes(&w->capture->description, IMAGE_TAG_EPOLL, &item, sizeof item);
   }
@@ -500,14 +339,14 @@ classify(struct writing *w, struct err *err)
   if (is_stream(w))
     return 0;
   if (S_ISFIFO(w->fd->mode))
-    return write_pipe(w, err);
+    return fd_write_pipe(w, err);
   if (S_ISSOCK(w->fd->mode))
-    return write_socket(w, err);
+    return fd_write_socket(w, err);
   if (strncmp(w->fd->link, "anon_inode:", 11) == 0)
     return write_anonymous(w, err);
   if (w->fd->link[0] == '/')
     return write_named(w, err);
-  return refuse_fd(w, err, w->fd->link);
+  return fd_refuse(w, err, w->fd->link);
 }
 
 static int

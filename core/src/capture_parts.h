@@ -48,6 +48,9 @@ struct flag_reader {
 };
 uint32_t capture_flags_at(struct flag_reader *reader, uint64_t start);
 
+/* capture_process.c: a thread's number as the guest sees it, and its name. */
+int capture_tid_inside(int tid, char name[16]);
+
 /* capture_kept.c: the description + 1 that a shared mapping is of; 0: none. */
 uint32_t capture_object(const struct capture *capture, const struct procmap *map);
 

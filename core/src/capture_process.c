@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a process is besides its memory and descriptors. */
 #define _GNU_SOURCE
-#include "capture.h"
+#include "capture_parts.h"
 
 #include <elf.h>
 #include <linux/ptrace.h>
@@ -127,8 +127,8 @@ ask_thread(struct capture *capture, struct tracee *thread, struct image_thread *
 
 /* ---- threads -------------------------------------------------------------------------------------------------- */
 
-static int
-tid_inside(int tid, char name[16])
+int
+capture_tid_inside(int tid, char name[16])
 {
   char path[48];
 
@@ -205,6 +205,26 @@ rewind_thread(struct capture *capture, const struct tracee *thread, arch_registe
   arch_rewind_interrupted(registers);
 }
 
+/* What differs from that of a thread which nobody has told anything. */
+static void
+put_scheduling(struct capture *capture, int index)
+{
+  const struct tracee *thread = &capture->threads[index];
+  struct image_scheduling scheduling = {.thread = (uint32_t)index};
+  int policy = sched_getscheduler(thread->tid);
+
+  errno = 0;
+  int nice = getpriority(PRIO_PROCESS, (id_t)thread->tid);
+  if (policy < 0 || errno || !thread->moved)
+    return;
+  _Static_assert(sizeof thread->processors == sizeof scheduling.processors, "1024 processors");
+  scheduling.policy = (uint32_t)policy;
+  scheduling.nice = nice;
+  memcpy(scheduling.processors, &thread->processors, sizeof scheduling.processors);
+  if (policy != SCHED_OTHER || nice || !CPU_EQUAL(&thread->processors, &capture->everywhere))
+    put_bytes(&capture->description, IMAGE_TAG_SCHEDULING, &scheduling, sizeof scheduling);
+}
+
 static int
 put_thread(struct capture *capture, int index, struct err *err)
 {
@@ -224,12 +244,13 @@ put_thread(struct capture *capture, int index, struct err *err)
   out->signal_mask = thread->signal_mask;
   out->fs_base = thread->registers.fs_base;
   out->gs_base = thread->registers.gs_base;
-  out->tid = tid_inside(thread->tid, out->name);
+  out->tid = capture_tid_inside(thread->tid, out->name);
   if (out->tid <= 0)
     return err_step(err, RAMET_STEP_REGISTERS, "thread %d has no number inside", thread->tid);
   if (read_rseq(thread->tid, out, err) < 0 || ask_thread(capture, thread, out, err) < 0)
     return -1;
   put_bytes(&capture->description, IMAGE_TAG_THREAD, &record, sizeof record.thread + out->xstate_length);
+  put_scheduling(capture, index);
   return put_pending(capture, index, false, err);
 }
 
@@ -278,31 +299,20 @@ put_signals(struct capture *capture, struct err *err)
   return 0;
 }
 
-/* Fields of /proc/PID/stat by their number in proc(5); the name in field 2 may hold anything, so count behind it. */
-static uint64_t
-stat_field(const char *stat, int number)
-{
-  const char *at = strrchr(stat, ')');
-
-  for (int field = 2; at && field < number; field++)
-    at = strchr(at + 1, ' ');
-  return at ? strtoull(at + 1, NULL, 10) : 0;
-}
-
 static void
 read_layout(const char *stat, struct image_process *process)
 {
-  process->nice = (int32_t)(int64_t)stat_field(stat, 19);
-  process->start_code = stat_field(stat, 26);
-  process->end_code = stat_field(stat, 27);
-  process->start_stack = stat_field(stat, 28);
-  process->start_data = stat_field(stat, 45);
-  process->end_data = stat_field(stat, 46);
-  process->start_brk = stat_field(stat, 47);
-  process->arg_start = stat_field(stat, 48);
-  process->arg_end = stat_field(stat, 49);
-  process->env_start = stat_field(stat, 50);
-  process->env_end = stat_field(stat, 51);
+  process->nice = (int32_t)(int64_t)procfs_stat_field(stat, 19);
+  process->start_code = procfs_stat_field(stat, 26);
+  process->end_code = procfs_stat_field(stat, 27);
+  process->start_stack = procfs_stat_field(stat, 28);
+  process->start_data = procfs_stat_field(stat, 45);
+  process->end_data = procfs_stat_field(stat, 46);
+  process->start_brk = procfs_stat_field(stat, 47);
+  process->arg_start = procfs_stat_field(stat, 48);
+  process->arg_end = procfs_stat_field(stat, 49);
+  process->env_start = procfs_stat_field(stat, 50);
+  process->env_end = procfs_stat_field(stat, 51);
 }
 
 static int
@@ -360,18 +370,6 @@ read_status(const struct capture *capture, struct image_process *process)
   process->personality = personality ? (uint32_t)strtoul(personality, NULL, 16) : 0;
 }
 
-static int
-refuse_timers(struct capture *capture, struct err *err)
-{
-  char path[48];
-
-  snprintf(path, sizeof path, "/proc/%d/timers", capture->pid);
-  cleanup_free char *timers = procfs_read(path, NULL);
-  if (timers && timers[0])
-    return capture_refuse(capture, err, "has a POSIX timer");
-  return 0;
-}
-
 /* A child could not go where there is nothing. */
 static int
 refuse_gone_directory(struct capture *capture, struct err *err)
@@ -399,12 +397,12 @@ capture_process(struct capture *capture, struct err *err)
   cleanup_free char *stat = procfs_read(path, NULL);
   if (!stat)
     return err_step(err, RAMET_STEP_REGISTERS, "read %s: %s", path, strerror(errno));
-  process.pid = tid_inside(capture->pid, name);
+  process.pid = capture_tid_inside(capture->pid, name);
   read_layout(stat, &process);
   read_status(capture, &process);
-  if (refuse_timers(capture, err) < 0 || refuse_gone_directory(capture, err) < 0 ||
-      read_rlimits(capture->pid, &process, err) < 0 || ask_brk(capture, &process, err) < 0 ||
-      ask_itimers(capture, &process, err) < 0 || ask_features(capture, &process, err) < 0 ||
+  if (refuse_gone_directory(capture, err) < 0 || read_rlimits(capture->pid, &process, err) < 0 ||
+      ask_brk(capture, &process, err) < 0 || ask_itimers(capture, &process, err) < 0 ||
+      ask_features(capture, &process, err) < 0 ||
       put_link(capture, "exe", 0, process.exe, sizeof process.exe, err) < 0)
     return -1;
   put_bytes(&capture->description, IMAGE_TAG_PROCESS, &process, sizeof process);

@@ -149,31 +149,134 @@ make_unlinked(struct maker *m, uint32_t i)
   return again;
 }
 
-/* Makes both ends; the end that nobody has is closed at once, so readers see the end of file. */
-static int
-make_pipe(struct maker *m, const struct image_description *d)
-{
-  int pair[2], other = d->peer ? index_of(m->image, d->peer - 1) : -1;
-  bool reads = d->kind == IMAGE_PIPE_READ;
-  const struct image_description *reader = reads ? d : other >= 0 ? &m->image->descriptions[other] : NULL;
-  const struct image_description *writer = reads ? (other >= 0 ? &m->image->descriptions[other] : NULL) : d;
+/* ---- pipes ----------------------------------------------------------------------------------------------------- */
 
-  if (pipe2(pair, O_CLOEXEC) < 0)
-    return failed(m, "a pipe");
-  if (reader && reader->value[0])
-    fcntl(pair[1], F_SETPIPE_SZ, (int)reader->value[0]);
-  if (reader && copy_content(m, reader, pair[1]) < 0)
+static bool
+is_same_pipe(const struct image_description *a, const struct image_description *b)
+{
+  return a->kind == IMAGE_PIPE && b->kind == IMAGE_PIPE && a->value[0] == b->value[0] && a->value[2] == b->value[2];
+}
+
+/* Both ends, whatever they are: opened for reading and writing a named pipe waits for nobody. */
+static int
+open_pipe(struct maker *m, struct span path, int pair[2])
+{
+  char name[4096];
+
+  if (path.length == 0)
+    return pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0 ? failed(m, "a pipe") : 0;
+  memcpy(name, path.data, path.length);
+  name[path.length] = 0;
+  struct stat st;
+  pair[0] = open(name, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (pair[0] < 0 || fstat(pair[0], &st) < 0 || !S_ISFIFO(st.st_mode))
+    return failed(m, name);
+  pair[1] = fcntl(pair[0], F_DUPFD_CLOEXEC, 3);
+  return pair[1] < 0 ? failed(m, name) : 0;
+}
+
+/* An open file of its own, with the flags of old. Opening never waits: the pipe is open for both already. */
+static int
+open_end(struct maker *m, const struct image_description *d, int pipe, struct span path)
+{
+  const int kept = O_NONBLOCK | O_DIRECT;
+  char name[4096];
+
+  snprintf(name, sizeof name, "/proc/self/fd/%d", pipe);
+  if (path.length) {
+    /* By its own path, so that /proc tells the child what it told the source. */
+    memcpy(name, path.data, path.length);
+    name[path.length] = 0;
+  }
+  cleanup_fd int fd = open(name, (int)(d->flags & O_ACCMODE) | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0 || fcntl(fd, F_SETFL, (int)d->flags & kept) < 0)
+    return failed(m, "an end of a pipe");
+  return steal_fd(&fd);
+}
+
+/* All ends at once; those that nobody has are closed, so readers see the end of file. */
+static int
+make_pipe(struct maker *m, uint32_t first)
+{
+  const struct image *image = m->image;
+  const struct image_description *d = &image->descriptions[first];
+  int pair[2] = {-1, -1}, result = open_pipe(m, image->contents[first], pair);
+  cleanup_fd int reader = pair[0], writer = pair[1];
+
+  for (uint32_t i = first; result == 0 && i < image->description_count; i++) {
+    const struct image_description *end = &image->descriptions[i];
+    if (!is_same_pipe(d, end) || m->made[i] >= 0)
+      continue;
+    if (end->value[1])
+      fcntl(writer, F_SETPIPE_SZ, (int)end->value[1]);
+    if (copy_content(m, end, writer) < 0)
+      return -1;
+    m->made[i] = open_end(m, end, (end->flags & O_ACCMODE) == O_WRONLY ? writer : reader, image->contents[i]);
+    if (m->made[i] < 0)
+      return -1;
+  }
+  return result;
+}
+
+/* ---- socket pairs ---------------------------------------------------------------------------------------------- */
+
+static int
+send_messages(struct maker *m, const struct image_description *d, int to)
+{
+  for (uint64_t at = 0; at < d->content_length;) {
+    uint32_t length;
+    if (d->content_length - at < sizeof length ||
+        pread(m->pages, &length, sizeof length, (off_t)(d->content_offset + at)) != sizeof length ||
+        length > d->content_length - at - sizeof length)
+      return err_field(m->err, "image", "messages of open file %u", d->id);
+    cleanup_free uint8_t *bytes = malloc(length ? length : 1);
+    at += sizeof length;
+    if (!bytes || pread(m->pages, bytes, length, (off_t)(d->content_offset + at)) != (ssize_t)length ||
+        send(to, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)length)
+      return failed(m, "messages of a socket pair");
+    at += length;
+  }
+  return 0;
+}
+
+static int
+settle_end(struct maker *m, const struct image_description *d, int fd)
+{
+  const int room = (int)d->value[0], on = 1;
+
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room) < 0 ||
+      (d->value[3] & IMAGE_PASSES_CREDENTIALS && setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) < 0) ||
+      (d->flags & O_NONBLOCK && fcntl(fd, F_SETFL, O_NONBLOCK) < 0))
+    return failed(m, "a socket pair");
+  /* Of a closed peer's doing: shutdown(2) would refuse nothing, and change nothing. */
+  if ((d->value[1] & 1 && shutdown(fd, SHUT_RD) < 0) || (d->value[1] & 2 && shutdown(fd, SHUT_WR) < 0))
+    return failed(m, "a socket pair");
+  return 0;
+}
+
+static int
+make_pair(struct maker *m, uint32_t i)
+{
+  const struct image_description *d = &m->image->descriptions[i];
+  int pair[2], at = d->peer ? index_of(m->image, d->peer - 1) : -1;
+  const struct image_description *other = at >= 0 ? &m->image->descriptions[at] : NULL;
+  /* As much as the kernel allows: one end that is closed had room that nobody knows. */
+  const int plenty = 1 << 24;
+
+  if (socketpair(AF_UNIX, (int)d->value[2] | SOCK_CLOEXEC, 0, pair) < 0)
+    return failed(m, "a socket pair");
+  cleanup_fd int mine = pair[0], theirs = pair[1];
+  setsockopt(mine, SOL_SOCKET, SO_SNDBUF, &plenty, sizeof plenty);
+  setsockopt(theirs, SOL_SOCKET, SO_SNDBUF, &plenty, sizeof plenty);
+  if (send_messages(m, d, theirs) < 0 || (other && send_messages(m, other, mine) < 0))
     return -1;
-  if (reader && reader->flags & O_NONBLOCK)
-    fcntl(pair[0], F_SETFL, O_NONBLOCK);
-  if (writer && writer->flags & O_NONBLOCK)
-    fcntl(pair[1], F_SETFL, O_NONBLOCK);
-  int mine = reads ? pair[0] : pair[1], theirs = reads ? pair[1] : pair[0];
-  if (other >= 0)
-    m->made[other] = theirs;
-  else
-    close(theirs);
-  return mine;
+  if (!other)
+    close_fd(&theirs);
+  if (settle_end(m, d, mine) < 0 || (other && settle_end(m, other, theirs) < 0))
+    return -1;
+  if (other)
+    m->made[at] = steal_fd(&theirs);
+  return steal_fd(&mine);
 }
 
 /* eventfd(2) takes 32 bits of the 64 that a counter has. */
@@ -283,9 +386,8 @@ make(struct maker *m, uint32_t i)
     return make_reopened(m, d, content);
   case IMAGE_UNLINKED:
     return make_unlinked(m, i);
-  case IMAGE_PIPE_READ:
-  case IMAGE_PIPE_WRITE:
-    return make_pipe(m, d);
+  case IMAGE_PIPE:
+    return make_pipe(m, i) < 0 ? -1 : m->made[i];
   case IMAGE_EVENTFD:
     return make_eventfd(m, d);
   case IMAGE_TIMERFD:
@@ -304,6 +406,7 @@ make(struct maker *m, uint32_t i)
   case IMAGE_UNIX_UNBOUND:
     return make_socket(m, d, AF_UNIX, (struct span){0});
   case IMAGE_SOCKETPAIR:
+    return make_pair(m, i);
   default:
     return err_field(m->err, "image", "open file %u is of no known kind", d->id);
   }

@@ -173,6 +173,8 @@ decode_description(struct decoder *decoder, struct span value)
     return malformed(decoder, "an open file is of no known kind");
   if (d->kind == IMAGE_REOPEN && (content->length < 1 || content->data[0] != '/' || !span_is_text(*content)))
     return malformed(decoder, "an open file has no path");
+  if (d->kind == IMAGE_PIPE && content->length && (content->data[0] != '/' || !span_is_text(*content)))
+    return malformed(decoder, "a named pipe has no path");
   if (d->kind == IMAGE_STREAM && d->value[0] > 2)
     return malformed(decoder, "a stream has no such number");
   *first_epoll = image->epoll_count;
@@ -241,6 +243,46 @@ decode_pending(struct decoder *decoder, struct span value)
   return 0;
 }
 
+static bool
+is_thread(const struct process_image *p, int32_t tid)
+{
+  for (uint32_t i = 0; i < p->thread_count; i++)
+    if (p->threads[i].tid == tid)
+      return true;
+  return false;
+}
+
+static int
+decode_timer(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_timer *timer = more(decoder, &p->timers, p->timer_count, sizeof *timer, IMAGE_TIMERS_MAX);
+
+  if (!timer || fixed(decoder, value, timer, sizeof *timer, NULL) < 0)
+    return -1;
+  if (timer->id < 0 || (p->timer_count && timer[-1].id >= timer->id) || timer->signal > 64 || timer->notify > 4 ||
+      (timer->notify == 4 && !is_thread(p, timer->thread)) || timer->interval[1] > 999999999 ||
+      timer->left[1] > 999999999)
+    return malformed(decoder, "a timer");
+  p->timer_count++;
+  return 0;
+}
+
+static int
+decode_scheduling(struct decoder *decoder, struct span value)
+{
+  struct process_image *p = decoder->process;
+  struct image_scheduling *scheduling =
+      more(decoder, &p->schedulings, p->scheduling_count, sizeof *scheduling, IMAGE_THREADS_MAX);
+
+  if (!scheduling || fixed(decoder, value, scheduling, sizeof *scheduling, NULL) < 0)
+    return -1;
+  if (scheduling->thread >= p->thread_count || scheduling->nice < -20 || scheduling->nice > 19)
+    return malformed(decoder, "scheduling of no thread");
+  p->scheduling_count++;
+  return 0;
+}
+
 static int
 decode_header(struct decoder *decoder, struct span value)
 {
@@ -292,6 +334,10 @@ decode_record(struct decoder *decoder, uint16_t tag, struct span value)
     return decode_epoll(decoder, value);
   case IMAGE_TAG_EXTENT:
     return decode_extent(decoder, value);
+  case IMAGE_TAG_TIMER:
+    return decode_timer(decoder, value);
+  case IMAGE_TAG_SCHEDULING:
+    return decode_scheduling(decoder, value);
   default:
     return malformed(decoder, "a record of no known kind");
   }
@@ -323,6 +369,23 @@ check_descriptors(struct decoder *decoder, struct process_image *p)
   return 0;
 }
 
+/* Both ends of a pair name each other. */
+static int
+check_pairs(struct decoder *decoder)
+{
+  const struct image *image = decoder->image;
+
+  for (uint32_t i = 0; i < image->description_count; i++) {
+    const struct image_description *d = &image->descriptions[i];
+    if (d->kind != IMAGE_SOCKETPAIR || d->peer == 0)
+      continue;
+    const struct image_description *other = find_description(image, d->peer - 1);
+    if (!other || other == d || other->kind != IMAGE_SOCKETPAIR || other->peer != d->id + 1)
+      return malformed(decoder, "a socket pair with one end");
+  }
+  return 0;
+}
+
 static int
 check_whole(struct decoder *decoder)
 {
@@ -350,7 +413,7 @@ check_whole(struct decoder *decoder)
   if (!end)
     return -1;
   *end = image->extent_count;
-  return 0;
+  return check_pairs(decoder);
 }
 
 int
@@ -386,6 +449,8 @@ image_free(struct image *image)
     free(p->first_run);
     free(p->fds);
     free(p->pending);
+    free(p->timers);
+    free(p->schedulings);
   }
   free(image->processes);
   free(image->descriptions);

@@ -10,11 +10,12 @@
 #include "arch/x86_64/registers.h"
 #include "wire.h"
 
-#define IMAGE_VERSION 1
+#define IMAGE_VERSION 2
 #define IMAGE_THREADS_MAX 1024
 #define IMAGE_MAPPINGS_MAX 65000 /* vm.max_map_count is 65,530 */
 #define IMAGE_RUNS_MAX 1000000
 #define IMAGE_DESCRIPTORS_MAX 4096
+#define IMAGE_TIMERS_MAX 4096
 #define IMAGE_PAGE 4096
 
 enum image_tag {
@@ -31,6 +32,8 @@ enum image_tag {
   IMAGE_TAG_DESCRIPTION = 12, /* an open file, shared by its descriptors; + path or content */
   IMAGE_TAG_EPOLL = 13,     /* an item of the description before it */
   IMAGE_TAG_EXTENT = 14,    /* bytes of the description before it; what is between them is zero */
+  IMAGE_TAG_TIMER = 15,     /* a POSIX timer */
+  IMAGE_TAG_SCHEDULING = 16, /* of a thread for which it is not the ordinary one */
 };
 
 struct image_header {
@@ -67,6 +70,21 @@ struct image_thread {
   uint64_t stack_address, stack_size;
   uint32_t stack_flags, xstate_length;
   char name[16];
+};
+
+/* timer_create(2). The thread is one of SIGEV_THREAD_ID. */
+struct image_timer {
+  int32_t id, clock;
+  uint32_t notify, signal;
+  uint64_t value;
+  int32_t thread, zero;
+  uint64_t interval[2], left[2]; /* seconds, nanoseconds */
+};
+
+struct image_scheduling {
+  uint32_t thread, policy; /* index; SCHED_* */
+  int32_t nice, zero;
+  uint64_t processors[16]; /* a bit for each that it may run on */
 };
 
 struct image_signal {
@@ -115,13 +133,14 @@ enum image_description_kind {
   IMAGE_STREAM = 1, /* one of the command's own streams: the child gets its own */
   IMAGE_REOPEN = 2, /* a path of the root: file, directory, fifo, device */
   IMAGE_UNLINKED = 3, /* a regular file or memfd without a name, or shared memory: extents kept */
-  IMAGE_PIPE_READ = 4, /* both ends here; content kept with this one */
-  IMAGE_PIPE_WRITE = 5,
+  IMAGE_PIPE =
+      4, /* one end, or both (O_RDWR); + path of a named one. value: key, size, key. Content and size with one of them */
   IMAGE_EVENTFD = 6,
   IMAGE_TIMERFD = 7,
   IMAGE_SIGNALFD = 8,
   IMAGE_EPOLL = 9,
-  IMAGE_SOCKETPAIR = 10, /* both ends here; content kept with each */
+  IMAGE_SOCKETPAIR =
+      10, /* one end; value: send buffer, shutdown(2), type, options. Content: what it has yet to read */
   IMAGE_TCP_LISTEN = 11,
   IMAGE_TCP_RESET = 12, /* was connected: the child finds it reset */
   IMAGE_UDP = 13,
@@ -131,10 +150,10 @@ enum image_description_kind {
 struct image_description {
   uint32_t id, kind;
   uint32_t flags; /* open(2) status flags */
-  uint32_t peer; /* pipes, socket pairs: id of the other end + 1 */
+  uint32_t peer; /* socket pairs: id of the other end + 1; 0: closed */
   uint64_t offset; /* files */
   uint64_t value[4]; /* eventfd count; timerfd; signal mask; listen backlog, family, type; memfd?, seals, size */
-  uint64_t content_length; /* pipes and sockets: unread bytes */
+  uint64_t content_length; /* pipes: unread bytes; socket pairs: messages, u32 length and bytes each */
   uint64_t content_offset; /* in the page file */
 };
 
@@ -149,6 +168,9 @@ struct image_pending {
   uint32_t shared;
   uint8_t info[128]; /* siginfo_t */
 };
+
+/* Options of a socket pair's end. */
+#define IMAGE_PASSES_CREDENTIALS 1
 
 struct image_epoll {
   int32_t target;
@@ -173,8 +195,11 @@ struct process_image {
   uint32_t *first_run; /* of each mapping; one more than there are mappings */
   struct image_fd *fds;
   struct image_pending *pending;
+  struct image_timer *timers;
+  struct image_scheduling *schedulings;
   struct span auxv, cwd;
-  uint32_t thread_count, signal_count, mapping_count, run_count, fd_count, pending_count;
+  uint32_t thread_count, signal_count, mapping_count, run_count, fd_count, pending_count, timer_count,
+      scheduling_count;
 };
 
 struct image {

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -202,6 +203,45 @@ procfs_state(int tid)
   const char *state = status_field(tid, "State", &text);
 
   return state ? *state : 0;
+}
+
+/* The name in field 2 may hold anything, so count behind it. */
+uint64_t
+procfs_stat_field(const char *stat, int number)
+{
+  const char *at = strrchr(stat, ')');
+
+  for (int field = 2; at && field < number; field++)
+    at = strchr(at + 1, ' ');
+  return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+#define FLAGS_FIELD 9
+#define FLAG_EXITING 4 /* PF_EXITING of linux/sched.h */
+
+static bool
+thread_exits(int tid)
+{
+  cleanup_free char *text = NULL;
+  char path[48];
+  const char *pending = status_field(tid, "SigPnd", &text);
+
+  if (!pending || strtoull(pending, NULL, 16) & (1u << (SIGKILL - 1)))
+    return true;
+  snprintf(path, sizeof path, "/proc/%d/stat", tid);
+  cleanup_free char *stat = procfs_read(path, NULL);
+  return !stat || procfs_stat_field(stat, FLAGS_FIELD) & FLAG_EXITING;
+}
+
+bool
+procfs_exiting(int pid)
+{
+  int threads[PROCFS_THREADS_MAX], count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
+
+  for (int i = 0; i < count; i++)
+    if (!thread_exits(threads[i]))
+      return false;
+  return true;
 }
 
 int

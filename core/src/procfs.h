@@ -38,6 +38,10 @@ int procfs_children(int pid, int *out, int most);
 int procfs_threads(int pid, int *out, int most);
 /* One letter, proc(5); 0 when it is gone. */
 char procfs_state(int tid);
+/* Fields of /proc/PID/stat by their number in proc(5). */
+uint64_t procfs_stat_field(const char *stat, int number);
+/* Whether all its threads have ended, or are about to: exit_group(2) and fatal signals give each a SIGKILL. */
+bool procfs_exiting(int pid);
 /* Who traces it: 0 nobody, -1 it is gone. */
 int procfs_tracer(int tid);
 int procfs_parent(int pid);

@@ -98,7 +98,8 @@ tables_length(const struct process_image *p, const struct image *image, struct s
                       sizeof(struct pie_late)) +
                  2 * p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
                  p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) +
-                 p->pending_count * sizeof(struct pie_pending) + paths + p->cwd.length + p->auxv.length +
+                 p->pending_count * sizeof(struct pie_pending) + p->timer_count * sizeof(struct pie_timer) +
+                 p->scheduling_count * sizeof(struct pie_scheduling) + paths + p->cwd.length + p->auxv.length +
                  filter.length + 4096);
 }
 
@@ -158,6 +159,15 @@ table(struct builder *b, size_t bytes, uint64_t *address)
     _exit(EXIT_DEFECT); /* tables_length() is wrong */
   *address = (uint64_t)(uintptr_t)at;
   return at;
+}
+
+static void
+copy_table(struct builder *b, const void *from, size_t bytes, uint64_t *address)
+{
+  void *to = table(b, bytes, address);
+
+  if (bytes)
+    memcpy(to, from, bytes);
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
@@ -368,6 +378,12 @@ build_signals(struct builder *b)
     memcpy(pending[i].info, p->pending[i].info, sizeof pending[i].info);
   }
   b->args->pending_count = p->pending_count;
+  _Static_assert(sizeof(struct pie_timer) == sizeof(struct image_timer), "the same");
+  _Static_assert(sizeof(struct pie_scheduling) == sizeof(struct image_scheduling), "the same");
+  copy_table(b, p->timers, p->timer_count * sizeof *p->timers, &b->args->timers);
+  copy_table(b, p->schedulings, p->scheduling_count * sizeof *p->schedulings, &b->args->schedulings);
+  b->args->timer_count = p->timer_count;
+  b->args->scheduling_count = p->scheduling_count;
 }
 
 static int
@@ -507,7 +523,6 @@ build_rest(struct builder *b)
   args->personality = p->personality;
   args->asked_features = p->asked_features;
   args->no_thp = p->no_thp;
-  args->nice = p->nice;
   if (&__rseq_offset && __rseq_size) {
     args->own_rseq = (uint64_t)(uintptr_t)__builtin_thread_pointer() + (uint64_t)__rseq_offset;
     args->own_rseq_length = __rseq_size < 32 ? 32 : __rseq_size;

@@ -172,7 +172,19 @@ wait_event_stop(struct stopping *s, struct tracee *tracee)
 }
 
 static int
-seize_thread(struct stopping *s, int tid)
+refuse_without_leader(struct stopping *s, int pid)
+{
+  /* A thread that has taken its SIGKILL off the list and not begun to exit shows neither for a moment. */
+  for (int i = 0; i < 5; i++) {
+    if (procfs_exiting(pid))
+      return err_code(s->err, "exiting", "is exiting");
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
+  return refuse(s, "lives on without its first thread");
+}
+
+static int
+seize_thread(struct stopping *s, int pid, int tid)
 {
   if (sys_ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE) == 0) {
     if (sys_ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 && errno != ESRCH)
@@ -185,8 +197,12 @@ seize_thread(struct stopping *s, int tid)
     return 0;
   if (tracer > 0)
     return refuse(s, "is traced by another process");
-  if (procfs_state(tid) == 'Z')
-    return refuse(s, "lives on without its first thread");
+  char state = procfs_state(tid);
+  if (state == 'Z' && tid == pid)
+    return refuse_without_leader(s, pid);
+  /* Between its end and its disappearance. */
+  if (state == 'Z' || state == 'X' || state == 0)
+    return 0;
   errno = number;
   return err_step(s->err, RAMET_STEP_SEIZE, "attach to thread %d: %s", tid, strerror(number));
 }
@@ -198,10 +214,12 @@ seize_new(struct stopping *s, int pid)
   int tids[TRACE_THREADS_MAX + 1], first = s->count;
   int found = procfs_threads(pid, tids, TRACE_THREADS_MAX + 1);
 
+  if (found < 0 && (errno == ENOENT || errno == ESRCH))
+    return err_code(s->err, "exiting", "is exiting");
   if (found < 0)
     return err_step(s->err, RAMET_STEP_SEIZE, "threads of %d: %s", pid, strerror(errno));
   for (int i = 0; i < found; i++)
-    if (!is_known(s, tids[i]) && seize_thread(s, tids[i]) < 0)
+    if (!is_known(s, tids[i]) && seize_thread(s, pid, tids[i]) < 0)
       return -1;
   return s->count - first;
 }
@@ -239,7 +257,7 @@ stop_all(struct stopping *s, int pid)
       s->tracees[0] = leader;
       return 0;
     }
-  return refuse(s, s->count ? "lives on without its first thread" : "is exiting");
+  return refuse_without_leader(s, pid);
 }
 
 int

@@ -18,6 +18,9 @@ struct small_image {
   struct image_description description;
   struct image_extent extent;
   struct image_fd fd;
+  struct image_description ends[2];
+  struct image_timer timer;
+  struct image_scheduling scheduling;
 };
 
 static inline void
@@ -34,6 +37,10 @@ small_image_init(struct small_image *small)
   small->description =
       (struct image_description){.id = IMAGE_OBJECT_IDS, .kind = IMAGE_UNLINKED, .value = {1, 0, 0x2000}};
   small->extent = (struct image_extent){.offset = 0x1000, .length = 100, .page_offset = 0};
+  for (uint32_t i = 0; i < 2; i++)
+    small->ends[i] = (struct image_description){.id = i, .kind = IMAGE_SOCKETPAIR, .peer = 2 - i};
+  small->timer = (struct image_timer){.id = 1, .clock = 1, .notify = 4, .signal = 14, .thread = 2};
+  small->scheduling = (struct image_scheduling){.processors = {1}};
   small->fd = (struct image_fd){.number = 3, .description = IMAGE_OBJECT_IDS};
 }
 
@@ -51,6 +58,10 @@ small_image_put(const struct small_image *small, struct writer *writer)
   put_bytes(writer, IMAGE_TAG_THREAD, &thread, sizeof thread);
   put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->description, sizeof small->description);
   put_bytes(writer, IMAGE_TAG_EXTENT, &small->extent, sizeof small->extent);
+  put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->ends[0], sizeof small->ends[0]);
+  put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->ends[1], sizeof small->ends[1]);
+  put_bytes(writer, IMAGE_TAG_TIMER, &small->timer, sizeof small->timer);
+  put_bytes(writer, IMAGE_TAG_SCHEDULING, &small->scheduling, sizeof small->scheduling);
   put_bytes(writer, IMAGE_TAG_FD, &small->fd, sizeof small->fd);
   put_bytes(writer, IMAGE_TAG_MAPPING, &small->mapping, sizeof small->mapping);
   put_bytes(writer, IMAGE_TAG_RUN, &small->run, sizeof small->run);

@@ -46,7 +46,8 @@ what_was_written_is_read(void)
   CHECK(process->threads[0].tid == 2 && process->mappings[1].backing == IMAGE_SHARED);
   CHECK(process->first_run[0] == 0 && process->first_run[1] == 1 && process->first_run[2] == 1);
   CHECK(process->runs[0].address == 0x11000 && process->cwd.length == 1);
-  CHECK(image.description_count == 1 && image.first_extent[0] == 0 && image.first_extent[1] == 1);
+  CHECK(image.description_count == 3 && image.first_extent[0] == 0 && image.first_extent[1] == 1);
+  CHECK(process->timer_count == 1 && process->timers[0].thread == 2 && process->scheduling_count == 1);
   CHECK(image.extents[0].offset == 0x1000 && image.first_epoll[1] == 0);
   image_free(&image);
   writer_free(&writer);
@@ -124,6 +125,34 @@ descriptors_of_no_open_file_are_refused(void)
 }
 
 static void
+pairs_with_one_end_are_refused(void)
+{
+  CHECK(WITH(ends[0].peer = small.ends[1].peer = 0)); /* both are closed at the other end */
+  CHECK(!WITH(ends[0].peer = 0));
+  CHECK(!WITH(ends[0].peer = 1));
+  CHECK(!WITH(ends[0].peer = 99));
+  CHECK(!WITH(ends[1].kind = IMAGE_EVENTFD));
+}
+
+static void
+timers_that_cannot_be_are_refused(void)
+{
+  CHECK(!WITH(timer.id = -1));
+  CHECK(!WITH(timer.thread = 3));
+  CHECK(!WITH(timer.signal = 65));
+  CHECK(!WITH(timer.notify = 5));
+  CHECK(!WITH(timer.left[1] = 1000000000));
+  CHECK(!WITH(timer.interval[1] = UINT64_MAX));
+}
+
+static void
+scheduling_of_no_thread_is_refused(void)
+{
+  CHECK(!WITH(scheduling.thread = 1));
+  CHECK(!WITH(scheduling.nice = 20));
+}
+
+static void
 an_image_that_is_cut_short_is_refused_wherever_it_ends(void)
 {
   struct small_image small;
@@ -147,6 +176,9 @@ main(void)
   RUN(what_was_written_is_read);
   RUN(an_image_of_another_version_is_refused_by_its_number);
   RUN(counts_that_do_not_hold_are_refused);
+  RUN(pairs_with_one_end_are_refused);
+  RUN(timers_that_cannot_be_are_refused);
+  RUN(scheduling_of_no_thread_is_refused);
   RUN(pages_outside_their_mapping_or_their_file_are_refused);
   RUN(mappings_that_overlap_or_are_no_pages_are_refused);
   RUN(shared_memory_needs_an_object_that_is_there);

@@ -118,12 +118,63 @@ VICTIM(unix_named, "fd 3 is a unix socket with a name")
   await_go();
 }
 
-VICTIM(timer, "has a POSIX timer")
+static void *
+stay(void *ignored)
+{
+  for (;;)
+    pause();
+  return ignored;
+}
+
+VICTIM(thread_clock, "timer 0 is of the processor time of one of several threads")
 {
   timer_t timer;
+  pthread_t thread;
   struct sigevent event = {.sigev_notify = SIGEV_NONE};
 
-  NEED(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+  start(&thread, stay, NULL);
+  NEED(timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0);
+  ready();
+  await_go();
+}
+
+VICTIM(descriptors_on_their_way, "fd 3 is a unix socket with descriptors on their way")
+{
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control = {.align = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+  char text[1] = "x";
+  struct iovec iov = {text, 1};
+  struct msghdr message = {
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  int pair[2], fd = 0;
+  char c;
+
+  NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pair[0] == 3);
+  memcpy(CMSG_DATA(&control.align), &fd, sizeof fd);
+  NEED(sendmsg(pair[1], &message, 0) == 1);
+  ready();
+  await_go();
+  CHECK(recvmsg(pair[0], &message, 0) == 1 && message.msg_controllen >= CMSG_LEN(sizeof(int)), "the message");
+  memcpy(&fd, CMSG_DATA(&control.align), sizeof fd);
+  CHECK(fd > 0 && fcntl(fd, F_GETFD) == 0 && recv(pair[0], &c, 1, MSG_DONTWAIT) < 0, "the descriptor is %d", fd);
+}
+
+VICTIM(unix_reset, "fd 3 is a unix socket whose connection was reset")
+{
+  int pair[2];
+  char c;
+
+  NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && write(pair[0], "unread", 6) == 6 && close(pair[1]) == 0);
+  ready();
+  await_go();
+  CHECK(read(pair[0], &c, 1) < 0 && errno == ECONNRESET, "the error: %s", strerror(errno));
+}
+
+VICTIM(gone_fifo, "fd 3 is a named pipe that was removed")
+{
+  NEED(mkfifo("short-lived", 0600) == 0 && open("short-lived", O_RDWR) == 3 && unlink("short-lived") == 0);
   ready();
   await_go();
 }

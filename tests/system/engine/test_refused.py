@@ -1,6 +1,8 @@
 """What cannot be carried is refused by name; failures at every step leave the source whole."""
 
 import errno
+import os
+import signal
 
 import pytest
 
@@ -63,6 +65,39 @@ class Unchanged:
 
     def __exit__(self, *_: object) -> None:
         _core.until(lambda: self.look() <= self.before, f"{self.before} again, not {self.look()}")
+
+
+def test_a_process_that_is_stopped_is_refused_and_stays_stopped(engine: Engine) -> None:
+    source = engine.start(COUNTER)
+    source.ready()
+    pid = source.host_pid
+    os.kill(pid, signal.SIGSTOP)
+    _core.until(lambda: source.threads() == ["T"], "the source stopped")
+    assert engine.refusal(source).endswith("is stopped by a signal")
+    assert source.threads() == ["T"]
+    source.say("count")
+    os.kill(pid, signal.SIGCONT)
+    assert source.line() == "1"
+    assert engine.snapshot(source).fork().ask("count") == "2"
+
+
+def test_a_process_that_is_exiting_is_refused_by_a_code_of_its_own(engine: Engine) -> None:
+    """Its threads are ended one by one: all moments between the first and the last may be met."""
+    met = set()
+    for _ in range(30):
+        source = engine.start([f"{_engine.VICTIMS}/racy", "exits"])
+        source.ready()
+        source.go()
+        _, answer = engine.ask_snapshot(source)
+        if answer.kind == p.OK:
+            continue
+        # Without any process there is nothing to name.
+        assert answer.error[0] in {"exiting", "unknown_sandbox"} or (
+            "no process runs" in answer.found.text(p.TAG_TEXT)
+        ), _engine.describe(answer)
+        met.add(answer.error[0])
+        source.end()
+    assert met
 
 
 def test_an_unknown_snapshot_and_a_taken_number_are_refused(engine: Engine) -> None:

@@ -5,7 +5,7 @@ import pytest
 from system.engine import _engine
 from system.engine._engine import Engine, Victim
 
-PROGRAMS = ["registers", "waits", "signals", "threads", "memory", "process", "descriptors"]
+PROGRAMS = ["registers", "waits", "signals", "threads", "memory", "process", "descriptors", "channels"]
 VICTIMS = [victim for program in PROGRAMS for victim in _engine.victims(program)]
 BUSY = {"general", "x87", "sse", "avx", "avx512", "amx", "computing_threads", "churn", "detached_churn"}
 """They compute all the time: there is no moment at which all their threads wait."""

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Inside of the capture of descriptors: capture_fds.c (table, files, what has no name), capture_pipes.c,
+ * capture_sockets.c. Nobody else includes this. */
+#ifndef RAMET_CAPTURE_FDS_H
+#define RAMET_CAPTURE_FDS_H
+
+#include "capture.h"
+
+#include <sys/stat.h>
+
+struct found_fd {
+  int number, open_flags;
+  uint32_t description;
+  ino_t inode;
+  mode_t mode;
+  dev_t device, holder; /* of a device node; of the file system */
+  char link[512];
+  char *info; /* fdinfo */
+};
+
+struct fd_table {
+  struct found_fd *items;
+  int count;
+  int pidfd;
+};
+
+struct writing {
+  struct capture *capture;
+  struct fd_table *table;
+  struct found_fd *fd;
+  struct image_description out;
+  char path[4096];
+  size_t path_length;
+};
+
+/* "fd 7 is ..." */
+int fd_refuse(struct writing *w, struct err *err, const char *what) MUST_CHECK;
+/* The guest's own open file, in the tracer. */
+int fd_take_copy(const struct writing *w);
+/* Keeps what lies in `file` as the content of the description. */
+int fd_keep_content(struct writing *w, int file, uint64_t length, struct err *err) MUST_CHECK;
+
+int fd_write_pipe(struct writing *w, struct err *err) MUST_CHECK;
+int fd_write_socket(struct writing *w, struct err *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Pipes and named pipes: one key for all open ends of one pipe, its unread bytes with the first of them. */
+#define _GNU_SOURCE
+#include "capture_fds.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PIPE_CONTENT_MAX (1u << 20)
+
+static bool
+is_same_pipe(const struct found_fd *a, const struct found_fd *b)
+{
+  return S_ISFIFO(a->mode) && S_ISFIFO(b->mode) && a->inode == b->inode && a->holder == b->holder;
+}
+
+/* Of all open files of this pipe, with any access, the first of the table. */
+static bool
+is_first(const struct writing *w)
+{
+  for (int i = 0; i < w->table->count; i++)
+    if (is_same_pipe(&w->table->items[i], w->fd))
+      return &w->table->items[i] == w->fd;
+  return true;
+}
+
+static bool
+has_packets(const struct writing *w)
+{
+  for (int i = 0; i < w->table->count; i++)
+    if (is_same_pipe(&w->table->items[i], w->fd) && w->table->items[i].open_flags & O_DIRECT)
+      return true;
+  return false;
+}
+
+/* tee(2) copies what is unread and leaves it there. */
+static int
+keep_unread(struct writing *w, int pipe, struct err *err)
+{
+  int pair[2];
+
+  if (pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
+  cleanup_fd int read_end = pair[0], write_end = pair[1];
+  fcntl(write_end, F_SETPIPE_SZ, (int)w->out.value[1]);
+  ssize_t length = tee(pipe, write_end, PIPE_CONTENT_MAX, SPLICE_F_NONBLOCK);
+  if (length < 0 && errno != EAGAIN)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
+  if (length <= 0)
+    return 0;
+  if (has_packets(w))
+    return fd_refuse(w, err, "a pipe of packets with unread data");
+  cleanup_free uint8_t *content = malloc((size_t)length);
+  cleanup_fd int file = memfd_create("ramet-pipe", MFD_CLOEXEC);
+  ssize_t got = content ? read(read_end, content, (size_t)length) : -1;
+  if (got != length || file < 0 || write(file, content, (size_t)got) != got)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
+  return fd_keep_content(w, file, (uint64_t)got, err);
+}
+
+int
+fd_write_pipe(struct writing *w, struct err *err)
+{
+  size_t length = strlen(w->fd->link);
+  char path[64];
+
+  w->out.kind = IMAGE_PIPE;
+  w->out.value[0] = w->fd->inode;
+  w->out.value[2] = w->fd->holder;
+  if (w->fd->link[0] == '/') {
+    if (length > 10 && strcmp(w->fd->link + length - 10, " (deleted)") == 0)
+      return fd_refuse(w, err, "a named pipe that was removed");
+    memcpy(w->path, w->fd->link, length);
+    w->path_length = length;
+  }
+  if (!is_first(w))
+    return 0;
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
+  cleanup_fd int pipe = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (pipe < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
+  w->out.value[1] = (uint64_t)fcntl(pipe, F_GETPIPE_SZ);
+  return keep_unread(w, pipe, err);
+}
