@@ -181,3 +181,26 @@ spawned_read(const struct frame *frame, uint32_t *number, uint32_t *pid)
     bad |= tag == RAMET_TAG_COMMAND ? span_u32(value, number) : tag == RAMET_TAG_PID ? span_u32(value, pid) : -1;
   return more < 0 || bad ? -1 : 0;
 }
+
+int
+signal_read(const struct frame *frame, struct signal_request *out, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint16_t tag;
+  int more, bad = 0, count = 0;
+
+  memset(out, 0, sizeof *out);
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
+    count++;
+    bad |= tag == RAMET_TAG_SANDBOX   ? span_u64(value, &out->sandbox)
+           : tag == RAMET_TAG_COMMAND ? span_u32(value, &out->command)
+           : tag == RAMET_TAG_SIGNAL  ? span_u32(value, &out->signal)
+                                      : -1;
+  }
+  if (more < 0)
+    return -1;
+  if (bad || count != 3)
+    return err_field(err, "payload", "a signal takes a sandbox, a command and a number");
+  return out->signal >= 1 && out->signal <= 64 ? 0 : err_field(err, "signal", "%u is no signal", out->signal);
+}

@@ -26,6 +26,12 @@ struct exit_record {
 
 /* What init says when a step failed, and of a command that it started. */
 void failure_read(struct frame *frame, struct err *err);
+/* A request to signal one: from the daemon, and passed on to init as it is. */
+struct signal_request {
+  uint64_t sandbox;
+  uint32_t command, signal;
+};
+int signal_read(const struct frame *frame, struct signal_request *out, struct err *err) MUST_CHECK;
 int spawned_read(const struct frame *frame, uint32_t *number, uint32_t *pid) MUST_CHECK;
 
 int exit_record_read(const struct frame *frame, struct exit_record *record) MUST_CHECK;

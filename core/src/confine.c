@@ -61,22 +61,29 @@ step_session(const struct child *child)
   return 0;
 }
 
+/* A command without a channel has descriptors 0, 1 and 2. */
+static int
+stream_count(const struct child *child)
+{
+  return child->plan->command.streams[STREAM_CHANNEL] == RAMET_FD_NONE ? STREAM_CHANNEL : STREAM_COUNT;
+}
+
 static int
 step_streams(const struct child *child)
 {
-  int fds[STREAM_COUNT];
+  int fds[STREAM_COUNT], count = stream_count(child);
 
   if (fault_here(RAMET_STEP_STREAMS, child->err) < 0)
     return -1;
-  for (int i = 0; i < STREAM_COUNT; i++) {
+  for (int i = 0; i < count; i++) {
     uint32_t index = child->plan->command.streams[i];
     int fd = index == RAMET_FD_NONE ? open("/dev/null", O_RDWR | O_CLOEXEC) : child->streams[index];
-    /* Out of the way of 0, 1 and 2 first: a stream may stand on another's number. */
-    fds[i] = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    /* Out of the way first: a stream may stand on another's number. */
+    fds[i] = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, STREAM_COUNT);
     if (fds[i] < 0)
       return err_step(child->err, RAMET_STEP_STREAMS, "stream %d: %s", i, strerror(errno));
   }
-  for (int i = 0; i < STREAM_COUNT; i++)
+  for (int i = 0; i < count; i++)
     if (dup2(fds[i], i) < 0)
       return err_step(child->err, RAMET_STEP_STREAMS, "dup2 %d: %s", i, strerror(errno));
   return 0;
@@ -87,7 +94,7 @@ step_close(const struct child *child)
 {
   if (fault_here(RAMET_STEP_CLOSE_DESCRIPTORS, child->err) < 0)
     return -1;
-  if (sys_close_range(3, UINT_MAX, 0) < 0)
+  if (sys_close_range((unsigned)stream_count(child), UINT_MAX, 0) < 0)
     return err_step(child->err, RAMET_STEP_CLOSE_DESCRIPTORS, "close_range: %s", strerror(errno));
   return 0;
 }

@@ -264,6 +264,8 @@ handle_simple(struct frame *frame, struct err *err)
     return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0 ? -1 : snapshot_drop(number, err);
   case RAMET_SET_POOL:
     return handle_set_pool(frame, err);
+  case RAMET_SIGNAL:
+    return sandbox_signal(frame, err);
   case RAMET_LANE:
     return lane_open(frame, err);
   case RAMET_SHUTDOWN:

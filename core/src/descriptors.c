@@ -63,13 +63,28 @@ copy_content(struct maker *m, const struct image_description *d, int to)
   return 0;
 }
 
+/* A child that nobody speaks to: its kernel finds the end of the conversation. */
+static int
+closed_socket(void)
+{
+  int ends[2];
+
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+    return -1;
+  close(ends[1]);
+  return ends[0];
+}
+
 static int
 make_stream(struct maker *m, const struct image_description *d)
 {
   uint32_t index = m->command->streams[d->value[0]];
-  int fd =
-      index == RAMET_FD_NONE ? open("/dev/null", O_RDWR | O_CLOEXEC) : fcntl(m->streams[index], F_DUPFD_CLOEXEC, 3);
+  int fd;
 
+  if (index != RAMET_FD_NONE)
+    fd = fcntl(m->streams[index], F_DUPFD_CLOEXEC, STREAM_COUNT);
+  else
+    fd = d->value[0] == STREAM_CHANNEL ? closed_socket() : open("/dev/null", O_RDWR | O_CLOEXEC);
   return fd < 0 ? failed(m, "a stream") : fd;
 }
 

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "plan.h"
+
 struct decoder {
   struct image *image;
   struct process_image *process; /* the one that is open */
@@ -175,7 +177,7 @@ decode_description(struct decoder *decoder, struct span value)
     return malformed(decoder, "an open file has no path");
   if (d->kind == IMAGE_PIPE && content->length && (content->data[0] != '/' || !span_is_text(*content)))
     return malformed(decoder, "a named pipe has no path");
-  if (d->kind == IMAGE_STREAM && d->value[0] > 2)
+  if (d->kind == IMAGE_STREAM && d->value[0] >= STREAM_COUNT)
     return malformed(decoder, "a stream has no such number");
   *first_epoll = image->epoll_count;
   *first_extent = image->extent_count;

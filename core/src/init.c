@@ -25,6 +25,7 @@
 #include <sys/statfs.h>
 #include <sys/wait.h>
 
+#include "commands.h"
 #include "confine.h"
 #include "corefs.h"
 #include "descriptors.h"
@@ -476,6 +477,20 @@ handle_run(struct frame *frame, struct err *err)
   return run_pid < 0 ? -1 : 0;
 }
 
+/* As a terminal does: to the command's process group, so that what it waits for hears of it too. */
+static int
+handle_signal(struct frame *frame, struct err *err)
+{
+  struct signal_request asked;
+
+  if (signal_read(frame, &asked, err) < 0)
+    return -1;
+  for (const struct running *command = commands; command; command = command->next)
+    if (command->number == asked.command && kill(-command->pid, (int)asked.signal) < 0)
+      kill(command->pid, (int)asked.signal);
+  return 0;
+}
+
 static int
 handle(struct frame *frame, struct err *err)
 {
@@ -493,6 +508,8 @@ handle(struct frame *frame, struct err *err)
     return handle_spawn(frame, err);
   case RAMET_INIT_RUN:
     return handle_run(frame, err);
+  case RAMET_INIT_SIGNAL:
+    return handle_signal(frame, err);
   case RAMET_INIT_END:
     /* The run's command dies of it too, and its end is told as any other. */
     kill(-1, SIGKILL);

@@ -162,6 +162,8 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
     return decode_stream(value, "stdout", fd_count, &command->streams[STREAM_OUT], err);
   case RAMET_TAG_STDERR:
     return decode_stream(value, "stderr", fd_count, &command->streams[STREAM_ERR], err);
+  case RAMET_TAG_CHANNEL:
+    return decode_stream(value, "channel", fd_count, &command->streams[STREAM_CHANNEL], err);
   case RAMET_TAG_BYTES:
     plan->filter_program = value;
     return 0;
@@ -182,9 +184,9 @@ tag_fits(uint16_t tag, enum plan_use use, bool from_core)
   if (tag == RAMET_TAG_SNAPSHOT)
     return use == PLAN_CREATE;
   /* A fork takes streams and a number for the command that it carries on, and nothing else of a command. */
-  if (tag == RAMET_TAG_COMMAND || (tag >= RAMET_TAG_STDIN && tag <= RAMET_TAG_STDERR))
+  if (tag == RAMET_TAG_COMMAND || (tag >= RAMET_TAG_STDIN && tag <= RAMET_TAG_CHANNEL))
     return true;
-  if (tag >= RAMET_TAG_COMMAND && tag <= RAMET_TAG_STDERR)
+  if (tag >= RAMET_TAG_COMMAND && tag <= RAMET_TAG_CHANNEL)
     return use != PLAN_CREATE;
   return use != PLAN_SPAWN;
 }
@@ -236,7 +238,7 @@ plan_decode(struct span payload, enum plan_use use, bool from_core, int fd_count
     if (!tag_repeats(tag) && (seen[tag / 8] & (1u << (tag % 8))))
       return err_field(err, "payload", "tag %u occurs twice", tag);
     seen[tag / 8] |= (uint8_t)(1u << (tag % 8));
-    if (tag >= RAMET_TAG_COMMAND && tag <= RAMET_TAG_STDERR)
+    if (tag >= RAMET_TAG_COMMAND && tag <= RAMET_TAG_CHANNEL)
       plan->for_a_command = true;
     if (decode_one(plan, tag, value, fd_count, err) < 0)
       return -1;

@@ -12,7 +12,7 @@ struct plan_rlimit {
   uint64_t soft, hard;
 };
 
-enum { STREAM_IN, STREAM_OUT, STREAM_ERR, STREAM_COUNT };
+enum { STREAM_IN, STREAM_OUT, STREAM_ERR, STREAM_CHANNEL, STREAM_COUNT };
 
 /* Which file a stream is: the child gets one of its own in its place. inode 0: none. */
 struct stream_identity {

@@ -383,6 +383,23 @@ sandbox_spawn(struct frame *frame, struct err *err)
 }
 
 int
+sandbox_signal(struct frame *frame, struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+  struct signal_request asked;
+
+  if (signal_read(frame, &asked, err) < 0)
+    return -1;
+  struct sandbox *sandbox = sandbox_find(asked.sandbox);
+  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number has commands");
+  put_raw(&writer, frame->payload);
+  if (frame_send(sandbox->channel, RAMET_INIT_SIGNAL, 0, &writer, NULL, 0) < 0)
+    return err_code(err, "busy", "init does not take the signal: %s", strerror(errno));
+  return 0;
+}
+
+int
 sandbox_kill(uint64_t id, struct err *err)
 {
   struct sandbox *sandbox = sandbox_find(id);

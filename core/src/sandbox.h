@@ -73,6 +73,7 @@ struct sandbox *sandbox_born(enum ramet_step fault, struct err *err) MUST_CHECK;
 /* RUN or CREATE. Takes the frame's descriptors. On success the answer comes later, over `lane` unless that is NULL. */
 int sandbox_start(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;
 int sandbox_spawn(struct frame *frame, struct err *err) MUST_CHECK;
+int sandbox_signal(struct frame *frame, struct err *err) MUST_CHECK;
 int sandbox_kill(uint64_t id, struct err *err) MUST_CHECK;
 int sandbox_set_record(uint64_t id, struct span record, struct err *err) MUST_CHECK;
 /* The control connection closed: what it owns ends. */

@@ -98,7 +98,7 @@ tables_length(const struct process_image *p, const struct image *image, struct s
                       sizeof(struct pie_late)) +
                  2 * p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
                  p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) +
-                 p->pending_count * sizeof(struct pie_pending) + p->timer_count * sizeof(struct pie_timer) +
+                 (p->pending_count + 1) * sizeof(struct pie_pending) + p->timer_count * sizeof(struct pie_timer) +
                  p->scheduling_count * sizeof(struct pie_scheduling) + paths + p->cwd.length + p->auxv.length +
                  filter.length + 4096);
 }
@@ -362,6 +362,17 @@ build_mm(struct builder *b)
 
 /* ---- what a child restores ------------------------------------------------------------------------------------ */
 
+/* A process with a channel finds what its twin needs to know there, and looks at its next safe point: by default
+ * SIGURG is ignored. */
+static bool
+has_channel(const struct image *image)
+{
+  for (uint32_t i = 0; i < image->description_count; i++)
+    if (image->descriptions[i].kind == IMAGE_STREAM && image->descriptions[i].value[0] == STREAM_CHANNEL)
+      return true;
+  return false;
+}
+
 static void
 build_signals(struct builder *b)
 {
@@ -372,12 +383,18 @@ build_signals(struct builder *b)
     out[i] = (struct pie_signal){p->signals[i].number, p->signals[i].handler, p->signals[i].flags,
                                  p->signals[i].restorer, p->signals[i].mask};
   b->args->signal_count = p->signal_count;
-  struct pie_pending *pending = table(b, p->pending_count * sizeof *pending, &b->args->pending);
+  bool told = has_channel(b->plan->image);
+  struct pie_pending *pending = table(b, (p->pending_count + told) * sizeof *pending, &b->args->pending);
   for (uint32_t i = 0; i < p->pending_count; i++) {
     pending[i] = (struct pie_pending){.thread = p->pending[i].thread, .shared = p->pending[i].shared};
     memcpy(pending[i].info, p->pending[i].info, sizeof pending[i].info);
   }
-  b->args->pending_count = p->pending_count;
+  b->args->pending_count = p->pending_count + told;
+  if (told) {
+    const siginfo_t urgent = {.si_signo = SIGURG, .si_code = SI_QUEUE};
+    pending[p->pending_count] = (struct pie_pending){.shared = 1};
+    memcpy(pending[p->pending_count].info, &urgent, sizeof pending->info);
+  }
   _Static_assert(sizeof(struct pie_timer) == sizeof(struct image_timer), "the same");
   _Static_assert(sizeof(struct pie_scheduling) == sizeof(struct image_scheduling), "the same");
   copy_table(b, p->timers, p->timer_count * sizeof *p->timers, &b->args->timers);

@@ -72,6 +72,7 @@ enum ramet_kind {
   RAMET_EXPORT_SNAPSHOT = 16, /* answered with descriptors: description, pages, writable layers topmost first */
   RAMET_LOAD_SNAPSHOT = 17,   /* from such descriptors, on a root that is defined */
   RAMET_LANE = 18,            /* the descriptor that comes along carries RUN from now on */
+  RAMET_SIGNAL = 20,          /* to the process group of a command in a standing sandbox */
   RAMET_CLOSE_LANES = 19,     /* those without a run; answered with the number of the others */
   /* core to daemon */
   RAMET_OK = 32,
@@ -84,6 +85,7 @@ enum ramet_kind {
   RAMET_INIT_ENTER = 65, /* take root and limits */
   RAMET_INIT_SPAWN = 66,
   RAMET_INIT_RUN = 67, /* ENTER and SPAWN in one; init ends with the command */
+  RAMET_INIT_SIGNAL = 69, /* a signal to a command's process group */
   RAMET_INIT_END = 68, /* kill everything inside now; the end of RUN's command is told as ever */
   /* init to core */
   RAMET_INIT_PREPARED = 80,
@@ -130,6 +132,7 @@ enum ramet_tag {
   RAMET_TAG_RECORD = 41,    /* bytes */
   RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO (tests) */
   /* command */
+  RAMET_TAG_SIGNAL = 49,  /* u32: for SIGNAL, from 1 to 64 */
   RAMET_TAG_COMMAND = 50, /* u32: number of the command in its sandbox */
   RAMET_TAG_ARG = 51,     /* text; repeated */
   RAMET_TAG_ENV = 52,     /* text NAME=value; repeated */
@@ -139,6 +142,7 @@ enum ramet_tag {
   RAMET_TAG_STDIN = 56,   /* u32: index of the frame's descriptor; absent: /dev/null */
   RAMET_TAG_STDOUT = 57,
   RAMET_TAG_STDERR = 58,
+  RAMET_TAG_CHANNEL = 59, /* u32: index of a socket that becomes descriptor 3; absent: there is none */
   /* snapshots */
   RAMET_TAG_SNAPSHOT = 60,     /* u32, chosen by the daemon, never 0; in CREATE: fork from it */
   RAMET_TAG_PAUSE_NS = 61,     /* u64: how long the source stood still */

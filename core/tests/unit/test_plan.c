@@ -100,6 +100,7 @@ put_everything(struct writer *writer)
   put_u32(writer, RAMET_TAG_STDIN, 0);
   put_u32(writer, RAMET_TAG_STDOUT, 1);
   put_u32(writer, RAMET_TAG_STDERR, 2);
+  put_u32(writer, RAMET_TAG_CHANNEL, 3);
 }
 
 static void

@@ -43,6 +43,7 @@ DROP_SNAPSHOT = 15
 EXPORT_SNAPSHOT = 16
 LOAD_SNAPSHOT = 17
 LANE = 18
+SIGNAL = 20
 CLOSE_LANES = 19
 OK = 32
 ERROR = 33
@@ -53,6 +54,7 @@ INIT_PREPARE = 64
 INIT_ENTER = 65
 INIT_SPAWN = 66
 INIT_RUN = 67
+INIT_SIGNAL = 69
 INIT_END = 68
 INIT_PREPARED = 80
 INIT_ENTERED = 81
@@ -92,6 +94,7 @@ TAG_WALL_NS = 39
 TAG_OWNED = 40
 TAG_RECORD = 41
 TAG_FAULT = 42
+TAG_SIGNAL = 49
 TAG_COMMAND = 50
 TAG_ARG = 51
 TAG_ENV = 52
@@ -101,6 +104,7 @@ TAG_GID = 55
 TAG_STDIN = 56
 TAG_STDOUT = 57
 TAG_STDERR = 58
+TAG_CHANNEL = 59
 TAG_SNAPSHOT = 60
 TAG_PAUSE_NS = 61
 TAG_MEMORY_BYTES = 62
@@ -246,6 +250,7 @@ KIND_NAMES = MappingProxyType(
         16: "export_snapshot",
         17: "load_snapshot",
         18: "lane",
+        20: "signal",
         19: "close_lanes",
         32: "ok",
         33: "error",
@@ -256,6 +261,7 @@ KIND_NAMES = MappingProxyType(
         65: "init_enter",
         66: "init_spawn",
         67: "init_run",
+        69: "init_signal",
         68: "init_end",
         80: "init_prepared",
         81: "init_entered",
@@ -396,6 +402,7 @@ TAG_NAMES = MappingProxyType(
         40: "owned",
         41: "record",
         42: "fault",
+        49: "signal",
         50: "command",
         51: "arg",
         52: "env",
@@ -405,6 +412,7 @@ TAG_NAMES = MappingProxyType(
         56: "stdin",
         57: "stdout",
         58: "stderr",
+        59: "channel",
         60: "snapshot",
         61: "pause_ns",
         62: "memory_bytes",
