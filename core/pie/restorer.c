@@ -380,6 +380,15 @@ enter_namespaces(struct pie_args *args, int init, uint32_t namespaces)
 }
 
 PIE_INLINE void
+restore_limit(struct pie_args *args, int resource)
+{
+  long result = SYS4(SYS_prlimit64, 0, resource, args->rlimits[resource], 0);
+
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
+}
+
+PIE_INLINE void
 restore_process(struct pie_args *args)
 {
   long result = SYS1(SYS_chdir, args->cwd);
@@ -394,8 +403,20 @@ restore_process(struct pie_args *args)
     SYS5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &args->mm, sizeof args->mm, 0);
     SYS1(SYS_close, exe);
   }
+  for (int i = 0; i < 3; i++)
+    if (args->itimers[i][2] || args->itimers[i][3])
+      SYS3(SYS_setitimer, i, args->itimers[i], 0);
+  restore_limit(args, RLIMIT_NOFILE);
+}
+
+/* What needs neither the sandbox's root nor its namespaces, while init makes those ready. The limit of descriptors comes
+ * later: the received ones have numbers above the guest's. */
+PIE_INLINE void
+restore_early(struct pie_args *args)
+{
   /* Out of the stem's session, which is core's. */
-  result = SYS0(SYS_setsid);
+  long result = SYS0(SYS_setsid);
+
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
   for (int feature = 0; feature < 63; feature++)
@@ -404,14 +425,9 @@ restore_process(struct pie_args *args)
   SYS1(SYS_umask, args->umask);
   if (args->personality)
     SYS1(SYS_personality, args->personality);
-  for (int i = 0; i < 3; i++)
-    if (args->itimers[i][2] || args->itimers[i][3])
-      SYS3(SYS_setitimer, i, args->itimers[i], 0);
-  for (int resource = 0; resource < 16; resource++) {
-    result = SYS4(SYS_prlimit64, 0, resource, args->rlimits[resource], 0);
-    if (result < 0)
-      pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
-  }
+  for (int resource = 0; resource < 16; resource++)
+    if (resource != RLIMIT_NOFILE)
+      restore_limit(args, resource);
 }
 
 /* Every thread its own: the kernel takes signals that look as if they came from the kernel or from tgkill(2) only
@@ -695,6 +711,7 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
   struct pie_thread *thread = (struct pie_thread *)args->threads;
 
   args->status = status;
+  restore_early(args);
   receive_descriptors(args, descriptors);
   enter_namespaces(args, init, namespaces);
   map_shared(args);

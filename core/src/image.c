@@ -388,12 +388,29 @@ check_pairs(struct decoder *decoder)
   return 0;
 }
 
+/* Behind the last of each, where an array of first ones ends. */
+static int
+end_lists(struct decoder *decoder)
+{
+  struct image *image = decoder->image;
+  uint32_t *epolls =
+      more(decoder, &image->first_epoll, image->description_count, sizeof *epolls, IMAGE_DESCRIPTORS_MAX + 1);
+  uint32_t *extents =
+      more(decoder, &image->first_extent, image->description_count, sizeof *extents, IMAGE_DESCRIPTORS_MAX + 1);
+
+  if (!epolls || !extents)
+    return -1;
+  *epolls = image->epoll_count;
+  *extents = image->extent_count;
+  return 0;
+}
+
 static int
 check_whole(struct decoder *decoder)
 {
   struct image *image = decoder->image;
 
-  if (image->process_count == 0 || image->process_count != image->header.process_count)
+  if (image->process_count != image->header.process_count)
     return malformed(decoder, "processes are missing");
   for (uint32_t i = 0; i < image->process_count; i++) {
     struct process_image *p = &image->processes[i];
@@ -406,20 +423,18 @@ check_whole(struct decoder *decoder)
       return -1;
     *end = p->run_count;
   }
-  uint32_t *end =
-      more(decoder, &image->first_epoll, image->description_count, sizeof *end, IMAGE_DESCRIPTORS_MAX + 1);
-  if (!end)
-    return -1;
-  *end = image->epoll_count;
-  end = more(decoder, &image->first_extent, image->description_count, sizeof *end, IMAGE_DESCRIPTORS_MAX + 1);
-  if (!end)
-    return -1;
-  *end = image->extent_count;
-  return check_pairs(decoder);
+  return end_lists(decoder) < 0 ? -1 : check_pairs(decoder);
 }
 
-int
-image_decode(struct span description, uint64_t page_bytes, struct image *image, struct err *err)
+static bool
+is_of_files(uint16_t tag)
+{
+  return tag == IMAGE_TAG_HEADER || tag == IMAGE_TAG_PROCESS || tag == IMAGE_TAG_DESCRIPTION ||
+         tag == IMAGE_TAG_EPOLL || tag == IMAGE_TAG_EXTENT;
+}
+
+static int
+decode(struct span description, uint64_t page_bytes, bool whole, struct image *image, struct err *err)
 {
   struct decoder decoder = {.image = image, .page_bytes = page_bytes, .err = err};
   struct attr_walk walk = {description};
@@ -429,12 +444,26 @@ image_decode(struct span description, uint64_t page_bytes, struct image *image, 
 
   memset(image, 0, sizeof *image);
   while ((more_left = attr_next(&walk, &tag, &value, err)) > 0)
-    if (decode_record(&decoder, tag, value) < 0)
+    if ((whole || is_of_files(tag)) && decode_record(&decoder, tag, value) < 0)
       break;
-  if (more_left == 0 && check_whole(&decoder) == 0)
+  if (more_left == 0 && image->process_count && (whole ? check_whole(&decoder) : end_lists(&decoder)) == 0)
     return 0;
+  if (more_left == 0 && !image->process_count)
+    malformed(&decoder, "processes are missing");
   image_free(image);
   return -1;
+}
+
+int
+image_decode(struct span description, uint64_t page_bytes, struct image *image, struct err *err)
+{
+  return decode(description, page_bytes, true, image, err);
+}
+
+int
+image_decode_files(struct span description, uint64_t page_bytes, struct image *image, struct err *err)
+{
+  return decode(description, page_bytes, false, image, err);
 }
 
 void

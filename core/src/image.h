@@ -217,6 +217,9 @@ struct image {
 
 /* The decoded image points into `description`, which must live as long. */
 int image_decode(struct span description, uint64_t page_bytes, struct image *image, struct err *err) MUST_CHECK;
+/* Only open files and what opens a process: of a description that was decoded whole before. */
+int image_decode_files(struct span description, uint64_t page_bytes, struct image *image,
+                       struct err *err) MUST_CHECK;
 void image_free(struct image *image);
 
 #endif

@@ -410,10 +410,11 @@ make_descriptors(const struct plan *plan, struct frame *frame, int first, struct
   if (frame->fd_count < first + 3 || fstat(frame->fds[first], &description) < 0 ||
       fstat(frame->fds[first + 1], &pages) < 0)
     return err_field(err, "fds", "a fork comes without its image");
-  void *at = mmap(NULL, (size_t)description.st_size, PROT_READ, MAP_PRIVATE, frame->fds[first], 0);
+  void *at = mmap(NULL, (size_t)description.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, frame->fds[first], 0);
   if (at == MAP_FAILED)
     return err_step(err, RAMET_STEP_CHILD_MAKE_FDS, "map the image: %s", strerror(errno));
-  result = image_decode((struct span){at, (uint32_t)description.st_size}, (uint64_t)pages.st_size, &image, err);
+  result =
+      image_decode_files((struct span){at, (uint32_t)description.st_size}, (uint64_t)pages.st_size, &image, err);
   if (result == 0) {
     result = descriptors_send(&image, frame->fds[first + 1], &plan->command, frame->fds + first + 3,
                               frame->fds[first + 2], err);
