@@ -28,7 +28,7 @@ from ramet.engine.root import Bind, Dir, InterpreterFacts, RootSpec, default_env
 from ramet.models.limits import DEFAULT_LIMITS
 from ramet.models.operations import RunRequest
 from ramet.native import _protocol as p
-from ramet.native import frames
+from ramet.native import frames, runs
 
 DEADLINE_S = 60.0
 MIB = 1 << 20
@@ -145,7 +145,7 @@ class EngineCore(BareCore):
         """Tell it the usual filter, and a root."""
         super().define(spec)
         self._home = spec.home
-        self._variables = plan.environment_part(default_environment(spec))
+        self._variables = runs.environment_part(default_environment(spec))
 
     def send(self, kind: int, payload: bytes = b"", fds: tuple[int, ...] = ()) -> int:
         """Send a request; its number."""

@@ -26,7 +26,7 @@ from ramet.engine.root import RootSpec, default_environment, default_root
 from ramet.models.limits import DEFAULT_LIMITS
 from ramet.models.operations import RunRequest
 from ramet.native import _protocol as p
-from ramet.native import frames
+from ramet.native import frames, runs
 from ramet.native.launch import Start, lend_mounts, start_core
 from ramet.native.locate import find_program
 from ramet.seccomp import default_filter
@@ -80,8 +80,8 @@ class BareCore:
     def run(self, request: RunRequest, spec: RootSpec) -> None:
         """Run a command on that root; its output goes nowhere."""
         parts = [plan.fixed_part(ROOT, FILTER), plan.limits_part(DEFAULT_LIMITS)]
-        parts.append(plan.environment_part(default_environment(spec)))
-        parts.append(plan.command_part(request, self._requests + 1, spec.home))
+        parts.append(runs.environment_part(default_environment(spec)))
+        parts.append(runs.command_part(request, self._requests + 1, spec.home))
         if self.ask(p.RUN, b"".join(parts)).u32(p.TAG_STATUS):
             raise RuntimeError(f"{request.argv} failed")
 
