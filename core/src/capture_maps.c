@@ -144,23 +144,44 @@ path_ends_with(struct span path, const char *end)
 /* In a fork, files are mapped from core's own mounts, and /proc names them from the top of those: what of the name is
  * missing in front the parent's image tells. Neighbours of the parent's may have become one mapping, and a mapping
  * may have been moved: then any other of the same file tells, unless the name leads to the file as it is. */
+static bool
+is_file(const struct image_mapping *mapping)
+{
+  return mapping->backing == IMAGE_FILE || mapping->backing == IMAGE_SHARED_FILE;
+}
+
+/* The mapping of the parent's that has `address`, or NULL. They are in order. */
+static const struct image_mapping *
+mapping_at(const struct process_image *process, uint64_t address)
+{
+  uint32_t low = 0, high = process->mapping_count;
+
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (process->mappings[middle].end <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < process->mapping_count && process->mappings[low].start <= address ? &process->mappings[low] : NULL;
+}
+
 static struct span
 inherited_path(const struct capture *capture, const struct procmap *map, const char *name)
 {
   const struct image *parent = capture->source->parent;
   const struct process_image *process = parent ? &parent->processes[0] : NULL;
+  const struct image_mapping *here = process && map->inode ? mapping_at(process, map->start) : NULL;
   struct span elsewhere = {0};
 
-  for (uint32_t i = 0; process && map->inode && i < process->mapping_count; i++) {
-    const struct image_mapping *mapping = &process->mappings[i];
-    bool is_file = mapping->backing == IMAGE_FILE || mapping->backing == IMAGE_SHARED_FILE;
-    if (!is_file || !path_ends_with(process->paths[i], name))
-      continue;
-    if (mapping->start <= map->start && mapping->end > map->start &&
-        map->offset - mapping->offset == map->start - mapping->start)
-      return process->paths[i];
-    elsewhere = process->paths[i];
-  }
+  if (!process || !map->inode)
+    return elsewhere;
+  if (here && is_file(here) && map->offset - here->offset == map->start - here->start &&
+      path_ends_with(process->paths[here - process->mappings], name))
+    return process->paths[here - process->mappings];
+  for (uint32_t i = 0; i < process->mapping_count; i++)
+    if (is_file(&process->mappings[i]) && path_ends_with(process->paths[i], name))
+      elsewhere = process->paths[i];
   return elsewhere.length && !is_named(capture, map, name) ? elsewhere : (struct span){0};
 }
 
