@@ -85,6 +85,7 @@ def ledger(request: pytest.FixtureRequest, runtime_directory: Path) -> Iterator[
     warm_up()
     before = _ledger.settle(look)
     yield
+    cool_down()
     if found := _ledger.drift(before, look):
         pytest.fail(f"{request.path.name} left behind: " + "; ".join(found), pytrace=False)
 
@@ -93,7 +94,18 @@ def warm_up() -> None:
     """Have the daemon running and its pool full, so that both belong to the state before."""
     import ramet
 
-    ramet.run("true")
+    for _ in range(2):  # the second opens a lane
+        ramet.run("true")
+
+
+def cool_down() -> None:
+    """Close what the shared clients keep for the next run, which is more after many at once."""
+    from ramet.client._async.api import shared as asynchronous
+    from ramet.client._sync.api import shared as synchronous
+
+    synchronous.close()
+    if asynchronous._lanes is not None:
+        asynchronous._lanes.close()
 
 
 def stop_daemon(runtime: Path) -> list[str]:

@@ -127,6 +127,8 @@ exit_record_read(const struct frame *frame, struct exit_record *record)
       bad |= span_u64(value, &record->peak_bytes);
     else if (tag == RAMET_TAG_DISK_PEAK)
       bad |= span_u64(value, &record->disk_bytes);
+    else if (tag == RAMET_TAG_STARTED_NS)
+      bad |= span_u64(value, &record->started_ns);
     else
       bad = -1;
   }

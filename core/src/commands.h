@@ -22,6 +22,7 @@ void commands_end(struct known_command **list);
 struct exit_record {
   uint32_t number, status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+  uint64_t started_ns; /* of RUN alone */
 };
 
 /* What init says when a step failed, and of a command that it started. */

@@ -18,12 +18,14 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "commands.h"
 #include "confine.h"
@@ -45,6 +47,7 @@ static int child_signals = -1;
 static struct running *commands;
 static int run_pid;  /* the command of RUN: init ends with it */
 static int run_status;
+static uint64_t run_started; /* told at its end: a word of its own would wake core for nothing */
 static struct rusage run_usage;
 static uint8_t *receive_buffer;
 
@@ -334,6 +337,15 @@ disk_used(void)
   return (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
 
+static uint64_t
+monotonic_now(void)
+{
+  struct timespec now;
+
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
 static void
 tell_exited(uint32_t number, int status, const struct rusage *usage)
@@ -346,6 +358,8 @@ tell_exited(uint32_t number, int status, const struct rusage *usage)
   put_u64(&writer, RAMET_TAG_SYSTEM_NS, nanoseconds(usage->ru_stime));
   put_u64(&writer, RAMET_TAG_PEAK_BYTES, (uint64_t)usage->ru_maxrss * 1024u);
   put_u64(&writer, RAMET_TAG_DISK_PEAK, disk_used());
+  if (run_started)
+    put_u64(&writer, RAMET_TAG_STARTED_NS, run_started);
   tell(RAMET_INIT_EXITED, 0, &writer);
 }
 
@@ -360,15 +374,11 @@ tell_spawned(uint64_t request, uint32_t number, int pid)
 }
 
 static int
-spawn(struct plan *plan, const int *streams, uint64_t request, struct err *err)
+spawn(struct plan *plan, const int *streams, struct err *err)
 {
   if (plan_strings(plan, err) < 0)
     return -1;
-  int pid = confine_spawn(plan, streams, err);
-  if (pid < 0)
-    return -1;
-  tell_spawned(request, plan->command.number, pid);
-  return pid;
+  return confine_spawn(plan, streams, err);
 }
 
 /* A standing sandbox: the command's number is remembered until it is reaped. */
@@ -426,6 +436,24 @@ make_descriptors(const struct plan *plan, struct frame *frame, int first, struct
   return result;
 }
 
+/* No two sandboxes are one machine (machine-id(5)). In a fork the file is the guest's own, who may have put anything in
+ * its place: nothing is followed or waited for, and where it cannot be written it stays as it is. */
+static void
+renew_machine_id(void)
+{
+  cleanup_fd int fd = open("/etc/machine-id", O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  uint8_t random[16];
+  char text[2 * sizeof random + 2];
+
+  if (fd < 0 || getrandom(random, sizeof random, 0) != sizeof random)
+    return;
+  for (size_t i = 0; i < sizeof random; i++)
+    snprintf(text + 2 * i, 3, "%02x", random[i]);
+  text[2 * sizeof random] = '\n';
+  if (write(fd, text, 2 * sizeof random + 1) < 0)
+    return;
+}
+
 static int
 handle_enter(struct frame *frame, struct err *err)
 {
@@ -438,6 +466,7 @@ handle_enter(struct frame *frame, struct err *err)
     return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
     return -1;
+  renew_machine_id();
   if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;
   struct writer nothing = {0};
@@ -456,9 +485,12 @@ handle_spawn(struct frame *frame, struct err *err)
   plan.rlimit_count = standing.rlimit_count;
   plan.processes = standing.processes;
   plan.filter_program = standing.filter_program;
-  int pid = spawn(&plan, frame->fds, frame->request, err);
+  int pid = spawn(&plan, frame->fds, err);
   plan_free(&plan);
-  return pid < 0 ? -1 : remember(pid, plan.command.number, err);
+  if (pid < 0)
+    return -1;
+  tell_spawned(frame->request, plan.command.number, pid);
+  return remember(pid, plan.command.number, err);
 }
 
 static int
@@ -473,7 +505,8 @@ handle_run(struct frame *frame, struct err *err)
     return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
   if (enter_root(&plan, frame->fds, err) < 0)
     return -1;
-  run_pid = spawn(&plan, frame->fds + mounts, frame->request, err);
+  run_pid = spawn(&plan, frame->fds + mounts, err);
+  run_started = monotonic_now();
   plan_free(&plan);
   return run_pid < 0 ? -1 : 0;
 }

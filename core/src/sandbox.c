@@ -33,6 +33,9 @@
  * heard of: pid 1 of a namespace is dead only when the namespace is. */
 #define OVERDUE_NS 50000000u
 
+/* Taking namespaces apart must not have the processor that whoever asked for a run needs to hear of its end. */
+#define TAKE_DOWN_NS 1000000u
+
 enum event {
   EVENT_PREPARED,
   EVENT_ENTERED,
@@ -259,6 +262,15 @@ sandbox_refuse(struct sandbox *sandbox, const struct err *err)
     control_refuse(sandbox->request, err);
 }
 
+static void
+kill_init(struct sandbox *sandbox)
+{
+  sandbox->killed = true;
+  sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
+  sandbox->deadline.exact = false;
+  deadline_set(&sandbox->deadline, loop_now() + LINGER_NS);
+}
+
 void
 sandbox_end(struct sandbox *sandbox)
 {
@@ -267,9 +279,7 @@ sandbox_end(struct sandbox *sandbox)
     prepare_failures++;
   drop_waiting(sandbox);
   set_state(sandbox, SANDBOX_ENDING);
-  sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
-  sandbox->deadline.exact = false;
-  deadline_set(&sandbox->deadline, loop_now() + LINGER_NS);
+  kill_init(sandbox);
 }
 
 static void
@@ -328,6 +338,12 @@ wait_for_prepared(struct sandbox *sandbox, struct frame *frame, struct err *err)
   return 0;
 }
 
+static enum sandbox_state
+state_of_request(const struct sandbox *sandbox)
+{
+  return sandbox->is_run ? SANDBOX_RUNNING : SANDBOX_STARTING;
+}
+
 int
 sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
 {
@@ -349,7 +365,7 @@ sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
   if (result == 0 && sandbox->state == SANDBOX_BORN) {
     result = wait_for_prepared(sandbox, frame, err);
   } else if (result == 0) {
-    set_state(sandbox, SANDBOX_STARTING);
+    set_state(sandbox, state_of_request(sandbox));
     result = hand_out(sandbox, frame, &plan, err);
   }
   if (result < 0) {
@@ -437,7 +453,7 @@ sandbox_owner_gone(void)
   for (struct sandbox *sandbox = all; sandbox; sandbox = next) {
     next = sandbox->next;
     /* What was never answered as started nobody knows of. */
-    if (sandbox->id && (sandbox->owned || !sandbox->started)) {
+    if (sandbox->id && (sandbox->owned || (!sandbox->started && !sandbox->is_run))) {
       dispatch(sandbox, EVENT_KILL, NULL);
       sandbox->told = true; /* nobody is left who waits for it */
     }
@@ -485,7 +501,7 @@ on_prepared(struct sandbox *sandbox, struct frame *frame)
     set_state(sandbox, SANDBOX_POOLED);
     return;
   }
-  set_state(sandbox, SANDBOX_STARTING);
+  set_state(sandbox, state_of_request(sandbox));
   struct frame *waiting = sandbox->waiting;
   enum plan_use use = sandbox->is_run ? PLAN_RUN : PLAN_CREATE;
   if (plan_decode(waiting->payload, use, false, waiting->fd_count, &plan, &err) < 0 ||
@@ -521,18 +537,6 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
     control_refuse(frame->request, &err);
 }
 
-static void
-on_run_spawned(struct sandbox *sandbox, struct frame *frame)
-{
-  (void)frame;
-  if (!sandbox->is_run) {
-    dispatch(sandbox, EVENT_HOSTILE, NULL);
-    return;
-  }
-  sandbox->started = loop_now();
-  set_state(sandbox, SANDBOX_RUNNING);
-}
-
 void
 sandbox_stand(struct sandbox *sandbox)
 {
@@ -548,10 +552,7 @@ sandbox_stand(struct sandbox *sandbox)
 static void
 on_entered(struct sandbox *sandbox, struct frame *frame)
 {
-  if (sandbox->is_run) {
-    on_hostile(sandbox, frame);
-    return;
-  }
+  (void)frame;
   sandbox->entered = true;
   if (sandbox->status_socket < 0 || sandbox->child_runs)
     sandbox_stand(sandbox);
@@ -563,7 +564,7 @@ on_early_exit(struct sandbox *sandbox, struct frame *frame)
 {
   struct err err;
 
-  if (sandbox->is_run || sandbox->status_socket < 0) {
+  if (sandbox->status_socket < 0) {
     on_hostile(sandbox, frame);
     return;
   }
@@ -634,6 +635,8 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
   sandbox->system_ns = record.system_ns;
   sandbox->peak_bytes = record.peak_bytes;
   sandbox->disk_bytes = record.disk_bytes;
+  if (record.started_ns > sandbox->arrived && record.started_ns <= loop_now())
+    sandbox->started = record.started_ns;
   sandbox->reason = WIFSIGNALED((int)record.status) ? RAMET_REASON_SIGNAL : RAMET_REASON_EXIT;
 }
 
@@ -647,7 +650,10 @@ on_run_exited(struct sandbox *sandbox, struct frame *frame)
     sandbox->reason = RAMET_REASON_TIMEOUT;
   last_activity = sandbox->ended = loop_now();
   tell_ended(sandbox, false);
-  sandbox_end(sandbox);
+  drop_waiting(sandbox);
+  set_state(sandbox, SANDBOX_ENDING);
+  sandbox->deadline.exact = false;
+  deadline_set(&sandbox->deadline, sandbox->ended + TAKE_DOWN_NS);
 }
 
 static void
@@ -689,6 +695,10 @@ static void
 on_linger(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
+  if (!sandbox->killed) {
+    kill_init(sandbox);
+    return;
+  }
   log_text("sandbox_lingers", "a process does not die");
   tell_ended(sandbox, true);
 }
@@ -720,9 +730,9 @@ static action *const actions[SANDBOX_STATES][EVENTS] = {
                       on_death},
     [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore, ignore,
                         on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_run_spawned, on_early_exit, on_failed, on_hostile, on_deadline,
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_failed, on_hostile, on_deadline,
                           on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_run_deadline,
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_failed, on_hostile, on_run_deadline,
                          on_kill, on_death},
     [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_spawn_failed, on_hostile, on_deadline,
                           on_kill, on_death},

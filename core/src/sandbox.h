@@ -12,8 +12,8 @@
 enum sandbox_state {
   SANDBOX_BORN,     /* init prepares; a request may wait for it */
   SANDBOX_POOLED,   /* ready, nobody's */
-  SANDBOX_STARTING, /* the plan is with init */
-  SANDBOX_RUNNING,  /* RUN: its command runs */
+  SANDBOX_STARTING, /* CREATE: the plan is with init */
+  SANDBOX_RUNNING,  /* RUN: the plan is with init, which tells its end */
   SANDBOX_STANDING, /* CREATE: it stands and takes commands */
   SANDBOX_ENDING,   /* told to end, or its result is told: init's death is awaited */
   SANDBOX_STATES,
@@ -31,7 +31,7 @@ struct sandbox {
   uint64_t id;              /* 0 while nobody's */
   uint64_t request;         /* of RUN or CREATE */
   struct lane *lane;        /* that it came over; NULL: the control connection */
-  bool is_run, owned, told, overdue; /* overdue: init was told to end it, and has some time for that */
+  bool is_run, owned, told, killed, overdue; /* overdue: init was told to end it, and has some time for that */
   struct frame *waiting;    /* the request, until PREPARED */
   struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */
   uint64_t arrived, started, ended;

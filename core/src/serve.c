@@ -26,7 +26,7 @@
 
 /* Making an entry takes a processor for about a millisecond, which a run that has just started needs more, as long
  * as enough entries are left. */
-#define REFILL_DELAY_NS 1500000u
+#define REFILL_DELAY_NS 4000000u
 
 static int signals = -1;
 static struct deadline refill_later;

@@ -165,6 +165,7 @@ enum ramet_tag {
   RAMET_TAG_PID = 77,       /* u32: pid inside the sandbox */
   RAMET_TAG_LINGERING = 78, /* u32: 1 when a process did not die in time (uninterruptible sleep) */
   RAMET_TAG_SETUP_NS = 79,  /* u64: from arrival to the command's exec */
+  RAMET_TAG_STARTED_NS = 80, /* u64, init to core, of RUN: CLOCK_MONOTONIC at the command's exec */
   /* roots */
   RAMET_TAG_DIR = 90,   /* u32 mode, path */
   RAMET_TAG_LINK = 91,  /* u32 length of target, target, path */

@@ -48,12 +48,14 @@ sandbox_in(enum sandbox_state state, bool is_run)
   return sandbox;
 }
 
-/* Waits until init is dead and lets core hear of it. */
+/* Waits until init is dead and lets core hear of it. A run that was told is taken down a little later. */
 static __attribute__((unused)) void
 die(struct sandbox *sandbox)
 {
   siginfo_t info;
 
+  if (sandbox->state == SANDBOX_ENDING && sandbox->told && !sandbox->killed)
+    deadline_fired(&sandbox->deadline);
   NEED(waitid(P_PID, (id_t)sandbox->pid, &info, WEXITED | WNOWAIT) == 0);
   sandbox_reap();
   close_fd(&far);

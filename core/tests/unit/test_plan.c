@@ -47,7 +47,7 @@ decodes(const struct writer *writer, enum plan_use use, bool from_core, struct p
 
   NEED(!writer->failed);
   memset(&last, 0, sizeof last);
-  int result = plan_decode(payload, use, from_core, 3, plan, &last);
+  int result = plan_decode(payload, use, from_core, 4, plan, &last);
   /* The convention: filled when it failed, untouched when not. */
   CHECK((result < 0) == (last.text[0] != 0));
   return result == 0;
@@ -353,7 +353,7 @@ static const uint16_t sandbox_tags[] = {
 };
 static const uint16_t command_tags[] = {
     RAMET_TAG_COMMAND, RAMET_TAG_CWD,    RAMET_TAG_UID, RAMET_TAG_GID, RAMET_TAG_STDIN,
-    RAMET_TAG_STDOUT,  RAMET_TAG_STDERR, RAMET_TAG_ARG, RAMET_TAG_ENV,
+    RAMET_TAG_STDOUT,  RAMET_TAG_STDERR, RAMET_TAG_ARG, RAMET_TAG_ENV, RAMET_TAG_CHANNEL,
 };
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -558,11 +558,11 @@ a_record_has_at_most_64_kib(void)
 static void
 a_stream_names_a_descriptor_that_came_along(void)
 {
-  static const uint32_t third = 2, fourth = 3, none = RAMET_FD_NONE;
+  static const uint32_t last_one = 3, beyond = 4, none = RAMET_FD_NONE;
 
-  CHECK(run_accepts(RAMET_TAG_STDOUT, &third, sizeof third));
-  CHECK(run_refuses(RAMET_TAG_STDIN, &fourth, sizeof fourth, "stdin"));
-  CHECK(run_refuses(RAMET_TAG_STDOUT, &fourth, sizeof fourth, "stdout"));
+  CHECK(run_accepts(RAMET_TAG_STDOUT, &last_one, sizeof last_one));
+  CHECK(run_refuses(RAMET_TAG_STDIN, &beyond, sizeof beyond, "stdin"));
+  CHECK(run_refuses(RAMET_TAG_STDOUT, &beyond, sizeof beyond, "stdout"));
   CHECK(run_refuses(RAMET_TAG_STDERR, &none, sizeof none, "stderr"));
 }
 

@@ -17,11 +17,11 @@ an_entered_sandbox_stands_and_answers_its_create(void)
   put_down(sandbox);
 }
 
-/* ENTERED belongs to CREATE, SPAWNED to RUN. */
+/* ENTERED belongs to CREATE, SPAWNED to SPAWN. */
 static void
 a_run_does_not_stand_and_a_create_does_not_run(void)
 {
-  struct sandbox *run = sandbox_in(SANDBOX_STARTING, true);
+  struct sandbox *run = sandbox_in(SANDBOX_RUNNING, true);
   say(run, RAMET_INIT_ENTERED, REQUEST, NULL);
   CHECK(run->state == SANDBOX_ENDING);
   put_down(run);
@@ -259,7 +259,7 @@ a_run_takes_a_pooled_entry_and_hands_it_the_plan(void)
   struct frame frame;
 
   CHECK(start(&writer, &err) == 0);
-  CHECK(sandbox->state == SANDBOX_STARTING && sandbox->id == ID && sandbox->is_run);
+  CHECK(sandbox->state == SANDBOX_RUNNING && sandbox->id == ID && sandbox->is_run);
   NEED(frame_receive(far, receive_buffer, &frame, &err) == FRAME_GOT);
   CHECK(frame.kind == RAMET_INIT_RUN && frame.request == REQUEST);
   frame_release(&frame);
@@ -277,7 +277,7 @@ a_run_waits_for_an_entry_that_is_still_being_prepared(void)
   CHECK(start(&writer, &err) == 0);
   CHECK(sandbox->state == SANDBOX_BORN && sandbox->waiting);
   say(sandbox, RAMET_INIT_PREPARED, 0, NULL);
-  CHECK(sandbox->state == SANDBOX_STARTING && !sandbox->waiting);
+  CHECK(sandbox->state == SANDBOX_RUNNING && !sandbox->waiting);
   NEED(frame_receive(far, receive_buffer, &frame, &err) == FRAME_GOT);
   CHECK(frame.kind == RAMET_INIT_RUN);
   frame_release(&frame);

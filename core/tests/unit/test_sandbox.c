@@ -24,9 +24,9 @@ belongs(enum sandbox_state state, uint16_t kind)
   case SANDBOX_BORN:
     return kind == RAMET_INIT_PREPARED || kind == RAMET_INIT_FAILED;
   case SANDBOX_STARTING:
-    return kind == RAMET_INIT_ENTERED || kind == RAMET_INIT_SPAWNED || kind == RAMET_INIT_FAILED;
+    return kind == RAMET_INIT_ENTERED || kind == RAMET_INIT_FAILED;
   case SANDBOX_RUNNING:
-    return kind == RAMET_INIT_EXITED;
+    return kind == RAMET_INIT_EXITED || kind == RAMET_INIT_FAILED;
   case SANDBOX_STANDING:
     return kind == RAMET_INIT_SPAWNED || kind == RAMET_INIT_EXITED || kind == RAMET_INIT_FAILED;
   case SANDBOX_POOLED:

@@ -125,6 +125,7 @@ TAG_DISK_PEAK = 76
 TAG_PID = 77
 TAG_LINGERING = 78
 TAG_SETUP_NS = 79
+TAG_STARTED_NS = 80
 TAG_DIR = 90
 TAG_LINK = 91
 TAG_FILE = 92
@@ -433,6 +434,7 @@ TAG_NAMES = MappingProxyType(
         77: "pid",
         78: "lingering",
         79: "setup_ns",
+        80: "started_ns",
         90: "dir",
         91: "link",
         92: "file",
