@@ -119,6 +119,7 @@ struct pie_mm {
 struct pie_spawn {
   uint32_t park;
   uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
+  uint32_t fault;      /* as RAMET_TAG_FAULT, of the child */
 };
 
 /* As `park`: make a spare, a twin to be, whose one order comes over the first of the descriptors. The second is the
@@ -154,7 +155,8 @@ struct pie_args {
   uint64_t rlimits[16][2];
   uint64_t itimers[3][4];
   uint64_t asked_features;
-  uint32_t umask, personality, no_thp, zero;
+  uint32_t umask, personality, no_thp;
+  uint32_t fault; /* as RAMET_TAG_FAULT: of the stem while it is built, then of the child that it forks */
   int32_t zero1, filter_length; /* instructions */
   uint64_t filter;
   /* of a child, at work */

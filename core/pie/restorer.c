@@ -62,11 +62,41 @@ pie_fail(int socket, int step, long error)
     SYS1(SYS_exit_group, 111);
 }
 
+/* Where a test wants a step to fail, or to be held. */
+PIE_CODE static __attribute__((noinline)) int
+pie_faulted(struct pie_args *args, uint32_t step)
+{
+  if ((args->fault & ~(uint32_t)RAMET_FAULT_HOLD) != step)
+    return 0;
+  if (args->fault & RAMET_FAULT_HOLD) {
+    volatile uint64_t name = 0x646c6568; /* "held" */
+    SYS2(SYS_prctl, PR_SET_NAME, &name);
+    for (;;)
+      SYS0(SYS_pause);
+  }
+  return 1;
+}
+
+PIE_INLINE void
+stem_step(struct pie_args *args, uint32_t step)
+{
+  if (pie_faulted(args, step))
+    pie_fail(args->control, (int)step, -5 /* EIO */);
+}
+
+PIE_INLINE void
+child_step(struct pie_args *args, uint32_t step)
+{
+  if (pie_faulted(args, step))
+    pie_fail(args->status, (int)step, -5 /* EIO */);
+}
+
 /* ---- the stem's memory ---------------------------------------------------------------------------------------- */
 
 PIE_INLINE void
 leave_old_memory(struct pie_args *args)
 {
+  stem_step(args, RAMET_STEP_STEM_UNMAP);
   /* The kernel writes into these at exit and at every return from it: they go before their memory does. */
   if (args->own_rseq)
     SYS4(SYS_rseq, args->own_rseq, args->own_rseq_length, 1, args->own_rseq_signature);
@@ -96,6 +126,7 @@ map_memory(struct pie_args *args)
 {
   struct pie_map *map = (struct pie_map *)args->maps;
 
+  stem_step(args, RAMET_STEP_STEM_MAP);
   for (uint32_t i = 0; i < args->map_count; i++, map++) {
     long at = SYS6(SYS_mmap, map->start, map->length, map->protection, map->flags, map->fd, map->offset);
     if ((uint64_t)at != map->start)
@@ -140,6 +171,7 @@ fill_memory(struct pie_args *args)
   struct pie_fill *fill = (struct pie_fill *)args->fills;
   long result;
 
+  stem_step(args, RAMET_STEP_STEM_FILL);
   for (uint32_t i = 0; i < args->fill_count; i++, fill++)
     switch (fill->offset) {
     case PIE_GUARD:
@@ -174,6 +206,7 @@ protect_memory(struct pie_args *args)
 {
   struct pie_protect *protect = (struct pie_protect *)args->protects;
 
+  stem_step(args, RAMET_STEP_STEM_PROTECT);
   for (uint32_t i = 0; i < args->protect_count; i++, protect++) {
     long result = advise(protect);
     if (result < 0)
@@ -184,8 +217,8 @@ protect_memory(struct pie_args *args)
 PIE_INLINE void
 describe_memory(struct pie_args *args)
 {
+  stem_step(args, RAMET_STEP_STEM_MM);
   long result = SYS5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &args->mm, sizeof args->mm, 0);
-
   if (result < 0)
     pie_fail(args->control, RAMET_STEP_STEM_MM, result);
   struct pie_signal *signal = (struct pie_signal *)args->signals;
@@ -209,6 +242,7 @@ keep_descriptors(struct pie_args *args)
   int32_t base = args->first_free;
   int32_t wanted[3];
 
+  stem_step(args, RAMET_STEP_STEM_FILES);
   wanted[0] = args->control;
   wanted[1] = args->pages;
   wanted[2] = args->own_pidns;
@@ -283,17 +317,19 @@ receive_descriptors(struct pie_args *args, int socket)
   uint32_t have = 0;
   uint8_t byte;
 
+  child_step(args, RAMET_STEP_CHILD_MAKE_FDS);
   while (have < args->description_count) {
     long got = pie_receive(socket, &byte, 1, &args->received[have], PIE_FDS_AT_ONCE);
     if (got <= 0)
       pie_fail(args->status, RAMET_STEP_CHILD_MAKE_FDS, got ? got : -104);
     for (uint32_t i = have; i < have + (uint32_t)got; i++) {
       int low = args->received[i];
+      if (low >= args->first_free)
+        continue;
       long high = SYS3(SYS_fcntl, low, F_DUPFD_CLOEXEC, args->first_free);
       if (high < 0)
         pie_fail(args->status, RAMET_STEP_CHILD_FDS, high);
-      if (low < args->first_free)
-        SYS1(SYS_close, low);
+      SYS1(SYS_close, low);
       args->received[i] = (int32_t)high;
     }
     have += (uint32_t)got;
@@ -305,6 +341,7 @@ place_descriptors(struct pie_args *args)
 {
   struct pie_fd *fd = (struct pie_fd *)args->fds;
 
+  child_step(args, RAMET_STEP_CHILD_FDS);
   for (uint32_t i = 0; i < args->fd_count; i++, fd++) {
     long result = SYS3(SYS_dup3, args->received[fd->description], fd->number, fd->close_on_exec ? O_CLOEXEC : 0);
     if (result < 0)
@@ -342,6 +379,7 @@ map_shared(struct pie_args *args)
 {
   struct pie_late *late = (struct pie_late *)args->late_table;
 
+  child_step(args, RAMET_STEP_CHILD_SHARED_MEMORY);
   for (uint32_t i = 0; i < args->late_count; i++, late++) {
     long fd = late->path ? SYS4(SYS_openat, AT_FDCWD, late->path, late->open_flags, 0)
                          : open_again(args, args->received[late->description], late->open_flags);
@@ -373,8 +411,8 @@ advise_late(struct pie_args *args)
 PIE_INLINE void
 enter_namespaces(struct pie_args *args, int init, uint32_t namespaces)
 {
+  child_step(args, RAMET_STEP_CHILD_NAMESPACES);
   long result = SYS2(SYS_setns, init, namespaces);
-
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_NAMESPACES, result);
 }
@@ -391,8 +429,8 @@ restore_limit(struct pie_args *args, int resource)
 PIE_INLINE void
 restore_process(struct pie_args *args)
 {
+  child_step(args, RAMET_STEP_CHILD_DIRECTORY);
   long result = SYS1(SYS_chdir, args->cwd);
-
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_DIRECTORY, result);
   /* /proc/self/exe is to name the program in the child's own root. The kernel refuses a change while the old file is
@@ -414,6 +452,7 @@ restore_process(struct pie_args *args)
 PIE_INLINE void
 restore_early(struct pie_args *args)
 {
+  child_step(args, RAMET_STEP_CHILD_STATE);
   /* Out of the stem's session, which is core's. */
   long result = SYS0(SYS_setsid);
 
@@ -566,6 +605,7 @@ restore_timers(struct pie_args *args)
 PIE_INLINE void
 bound_capabilities(struct pie_args *args)
 {
+  child_step(args, RAMET_STEP_CHILD_CAPABILITIES);
   for (int cap = 0; cap <= 63; cap++)
     if (SYS2(SYS_prctl, PR_CAPBSET_DROP, cap) < 0)
       break;
@@ -600,6 +640,7 @@ filter_threads(struct pie_args *args)
 {
   struct sock_fprog filter;
 
+  child_step(args, RAMET_STEP_CHILD_SECCOMP);
   SYS2(SYS_prctl, PR_SET_DUMPABLE, 1);
   filter.len = (unsigned short)args->filter_length;
   filter.filter = (struct sock_filter *)args->filter;
@@ -721,6 +762,7 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
   args->waiting = args->confined = args->thread_count;
   args->go = args->whole = args->leave = 0;
   bound_capabilities(args);
+  child_step(args, RAMET_STEP_CHILD_THREADS);
   for (uint32_t i = 1; i < args->thread_count; i++) {
     long result = clone_thread(args, &thread[i]);
     if (result < 0)
@@ -796,10 +838,16 @@ pie_place(struct pie_args *args, int32_t *fds, int share, int *step)
   volatile long pid = 0;
 
   *step = RAMET_STEP_CHILD_PIDNS;
+  if (pie_faulted(args, RAMET_STEP_CHILD_PIDNS))
+    return -5; /* EIO */
   long result = SYS2(SYS_setns, fds[0], CLONE_NEWPID);
   if (result < 0)
     return result;
   *step = RAMET_STEP_CHILD_CLONE;
+  if (pie_faulted(args, RAMET_STEP_CHILD_CLONE)) {
+    SYS2(SYS_setns, args->own_pidns, CLONE_NEWPID);
+    return -5; /* EIO */
+  }
   clear_clone(&clone);
   clone.flags = CLONE_VM | CLONE_VFORK;
   clone.set_tid = (uint64_t)&tid;
@@ -827,15 +875,13 @@ pie_twin(struct pie_args *args, int32_t *fds)
   args->parked = 1;
   SYS2(SYS_prctl, PR_SET_PDEATHSIG, 9 /* SIGKILL */);
   long pid = pie_place(args, fds, 1, &step);
+  /* Before init can notice that the socket to the child has closed. */
+  if (pid < 0)
+    pie_fail(fds[3], step, pid);
   long nursery = SYS3(SYS_fcntl, fds[3], F_DUPFD_CLOEXEC, args->first_free + 16);
   SYS3(SYS_dup3, args->own_pidns, TWIN_PIDNS, O_CLOEXEC);
   SYS3(SYS_dup3, nursery, TWIN_NURSERY, O_CLOEXEC);
   SYS3(SYS_close_range, 2, (uint32_t)-1, 0);
-  if (pid < 0) {
-    pie_report(TWIN_NURSERY, step, pid, 0);
-    for (;;)
-      SYS1(SYS_exit_group, 111);
-  }
   pie_report(TWIN_NURSERY, 0, 0, SYS0(SYS_getpid));
   SYS4(SYS_ptrace, 0 /* PTRACE_TRACEME */, 0, 0, 0);
   for (;;)
@@ -864,13 +910,15 @@ pie_receive_order(struct pie_args *args, int socket, uint32_t *park, int32_t *fd
   if (pie_receive(socket, &order, sizeof order, fds, PIE_SPAWN_FDS) != PIE_SPAWN_FDS)
     return -1;
   for (int i = 0; i < PIE_SPAWN_FDS; i++) {
+    if (fds[i] >= args->first_free)
+      continue;
     long high = SYS3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, args->first_free);
-    if (fds[i] < args->first_free)
-      SYS1(SYS_close, fds[i]);
+    SYS1(SYS_close, fds[i]);
     fds[i] = (int32_t)high;
   }
   fds[PIE_SPAWN_FDS] = (int32_t)order.namespaces;
   *park = order.park;
+  args->fault = order.fault;
   return 0;
 }
 
@@ -922,6 +970,7 @@ pie_order(struct pie_args *args, int32_t *fds, uint32_t park)
 PIE_CODE static __attribute__((noinline, noreturn)) void
 pie_serve(struct pie_args *args)
 {
+  args->fault = 0;
   pie_report(args->control, 0, 0, SYS0(SYS_getpid));
   for (;;) {
     int32_t fds[PIE_SPAWN_FDS + 1];
@@ -933,6 +982,7 @@ pie_serve(struct pie_args *args)
       make_spare(args, fds);
     else
       pie_order(args, fds, park);
+    args->fault = 0;
     for (int i = 0; i < PIE_SPAWN_FDS; i++)
       SYS1(SYS_close, fds[i]);
   }
@@ -961,6 +1011,7 @@ pie_adopted(struct pie_args *args)
   args->control = args->pages = control;
   args->own_pidns = TWIN_PIDNS;
   keep_descriptors(args);
+  stem_step(args, RAMET_STEP_STEM_ADOPT);
   pie_serve(args);
 }
 

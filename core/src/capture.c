@@ -297,7 +297,7 @@ take(struct capture *capture, int *upper, struct treecopy_count *count, struct e
     sched_setaffinity(0, sizeof capture->everywhere, &capture->everywhere);
   if (!capture->parked && capture_leave_pages(capture, err) < 0)
     return -1;
-  return capture_pages(capture, err);
+  return capture_pages(capture, err) < 0 ? -1 : fault_here(RAMET_STEP_DROP_TWIN, err);
 }
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */

@@ -193,6 +193,8 @@ one_number(const struct frame *frame, uint16_t wanted, uint64_t *out, struct spa
       *record = value;
       continue;
     }
+    if (tag == RAMET_TAG_FAULT && wanted == RAMET_TAG_SNAPSHOT)
+      continue;
     if (tag != wanted || (span_u64(value, out) < 0 && span_u32(value, &small) < 0))
       return err_field(err, "payload", "tag %u of %u bytes does not belong here", tag, value.length);
     if (value.length == sizeof small)
@@ -277,20 +279,26 @@ handle_simple(struct frame *frame, struct err *err)
 }
 
 static int
-start_snapshot_work(struct frame *frame, struct err *err)
+export_or_load(struct frame *frame, struct err *err)
 {
   uint64_t number;
 
-  switch (frame->kind) {
-  case RAMET_SNAPSHOT:
-    return snapshot_take(frame, err);
-  case RAMET_LOAD_SNAPSHOT:
+  if (frame->kind == RAMET_LOAD_SNAPSHOT)
     return snapshot_load(frame, err);
-  default:
-    return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0
-               ? -1
-               : snapshot_export(number, frame->request, err);
-  }
+  return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0
+             ? -1
+             : snapshot_export(number, frame->request, err);
+}
+
+static int
+start_snapshot_work(struct frame *frame, struct err *err)
+{
+  if (frame->kind == RAMET_SNAPSHOT)
+    return snapshot_take(frame, err);
+  fault_arm(requested_fault(frame));
+  int result = export_or_load(frame, err);
+  fault_arm(RAMET_STEP_NONE);
+  return result;
 }
 
 static void refuse_frame(uint64_t request, const struct err *err);

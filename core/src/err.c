@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 static enum ramet_step fault_armed = RAMET_STEP_NONE;
 
@@ -63,8 +64,13 @@ fault_arm(enum ramet_step step)
 int
 fault_here(enum ramet_step step, struct err *err)
 {
-  if (fault_armed != step || step == RAMET_STEP_NONE)
+  if ((fault_armed & ~RAMET_FAULT_HOLD) != step || step == RAMET_STEP_NONE)
     return 0;
+  if (fault_armed & RAMET_FAULT_HOLD) {
+    prctl(PR_SET_NAME, "held");
+    for (;;)
+      pause();
+  }
   errno = EIO;
   return err_step(err, step, "fault injected");
 }

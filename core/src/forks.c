@@ -36,11 +36,63 @@ refuse_child(struct sandbox *sandbox, int step, int error)
   sandbox_end(sandbox);
 }
 
+/* Of a child that failed there are up to three words: the twin's that could not place it, its own, init's. Who is the
+ * cause has always spoken before the others can notice: by a closed socket, a missing process. */
+
+/* A twin that could not place its child says why, and exits. */
+static bool
+refused_by_twin(struct sandbox *sandbox)
+{
+  struct pie_status word;
+
+  if (sandbox->nursery < 0 || sandbox->twin || sandbox->state != SANDBOX_STARTING ||
+      recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) != sizeof word || word.step == 0)
+    return false;
+  refuse_child(sandbox, word.step, word.error);
+  return true;
+}
+
+static ssize_t
+receive_status(struct sandbox *sandbox, struct pie_status *status)
+{
+  ssize_t got = recv(sandbox->status_socket, status, sizeof *status, MSG_DONTWAIT);
+
+  /* It left something unread. That is told first, and once; its word is still there. */
+  if (got < 0 && errno == ECONNRESET)
+    got = recv(sandbox->status_socket, status, sizeof *status, MSG_DONTWAIT);
+  return got;
+}
+
+bool
+fork_blames_child(struct sandbox *sandbox)
+{
+  struct pie_status status;
+
+  if (sandbox->status_socket < 0)
+    return false;
+  if (refused_by_twin(sandbox))
+    return true;
+  if (receive_status(sandbox, &status) != sizeof status || status.step == 0)
+    return false;
+  refuse_child(sandbox, status.step, status.error);
+  return true;
+}
+
+static void
+child_is_gone(struct sandbox *sandbox)
+{
+  if (refused_by_twin(sandbox))
+    return;
+  sandbox_hear_init(sandbox);
+  if (sandbox->state == SANDBOX_STARTING)
+    refuse_child(sandbox, RAMET_STEP_CHILD_STATE, ECHILD);
+}
+
 bool
 fork_status_read(struct sandbox *sandbox)
 {
   struct pie_status status;
-  ssize_t got = recv(sandbox->status_socket, &status, sizeof status, MSG_DONTWAIT);
+  ssize_t got = receive_status(sandbox, &status);
   struct err ignored;
   bool wanted;
 
@@ -50,9 +102,12 @@ fork_status_read(struct sandbox *sandbox)
   if (sandbox->state != SANDBOX_STARTING)
     return true;
   if (got != sizeof status) {
-    refuse_child(sandbox, RAMET_STEP_CHILD_STATE, ECHILD);
+    child_is_gone(sandbox);
     return true;
   }
+  /* Init has failed, and is about to say why. */
+  if (status.step == RAMET_STEP_CHILD_MAKE_FDS && status.error == ECONNRESET)
+    return true;
   if (status.step != 0) {
     refuse_child(sandbox, status.step, status.error);
     return true;
@@ -81,18 +136,14 @@ sandbox_fork_failed(uint64_t id, int step, int error)
     refuse_child(sandbox, step, error);
 }
 
-/* A twin that could not place its child says why, and exits. */
 void
 fork_twin_gave_up(void)
 {
   struct sandbox *next;
-  struct pie_status word;
 
   for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = next) {
     next = sandbox_next(sandbox);
-    if (sandbox->nursery >= 0 && !sandbox->twin && sandbox->state == SANDBOX_STARTING &&
-        recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) == sizeof word && word.step != 0)
-      refuse_child(sandbox, word.step, word.error);
+    refused_by_twin(sandbox);
   }
 }
 
@@ -117,7 +168,10 @@ fork_process_stopped(int pid)
     if (!claims_twin(sandbox, pid))
       continue;
     sandbox->twin = pid;
-    if (twin_take(pid, &err) < 0 || send(sandbox->status_socket, "G", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    if (twin_take(pid, &err) < 0)
+      refuse_child(sandbox, RAMET_STEP_PARKED_TWIN, err.number);
+    /* A child that has ended already said why. */
+    else if (send(sandbox->status_socket, "G", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && !fork_status_read(sandbox))
       refuse_child(sandbox, RAMET_STEP_PARKED_TWIN, errno);
     return;
   }

@@ -9,6 +9,8 @@
 bool fork_status_read(struct sandbox *sandbox);
 void fork_status_ready(struct watch *watch, uint32_t events);
 void fork_close_status(struct sandbox *sandbox);
+/* Init noticed that the child is gone: whether the child, or its twin, has said why, and is refused for that. */
+bool fork_blames_child(struct sandbox *sandbox);
 
 /* A process that core traces has stopped: a twin, for the first time. */
 void fork_process_stopped(int pid);

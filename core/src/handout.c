@@ -85,7 +85,8 @@ order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *
 {
   struct spawn_ends spawn = {.status = steal_fd(&ends->status),
                              .descriptors = steal_fd(&ends->descriptors),
-                             .nursery = steal_fd(&ends->nursery)};
+                             .nursery = steal_fd(&ends->nursery),
+                             .fault = plan->fault};
 
   return snapshot_spawn(snapshot_find(plan->snapshot), sandbox->id, sandbox->pidfd, &spawn, err);
 }

@@ -519,6 +519,9 @@ on_failed(struct sandbox *sandbox, struct frame *frame)
   struct err err;
 
   failure_read(frame, &err);
+  if (err.step == RAMET_STEP_CHILD_MAKE_FDS && (err.number == EPIPE || err.number == ECONNRESET) &&
+      fork_blames_child(sandbox))
+    return;
   sandbox_refuse(sandbox, &err);
   sandbox_end(sandbox);
 }
@@ -564,7 +567,7 @@ on_early_exit(struct sandbox *sandbox, struct frame *frame)
 {
   struct err err;
 
-  if (sandbox->status_socket < 0) {
+  if (sandbox->child_runs || sandbox->nursery < 0) {
     on_hostile(sandbox, frame);
     return;
   }
@@ -791,6 +794,13 @@ channel_read(struct sandbox *sandbox)
     return false;
   }
   return false;
+}
+
+void
+sandbox_hear_init(struct sandbox *sandbox)
+{
+  while (sandbox->channel >= 0 && sandbox->state == SANDBOX_STARTING && channel_read(sandbox))
+    continue;
 }
 
 static void

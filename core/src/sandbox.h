@@ -86,6 +86,8 @@ bool sandbox_lane_busy(const struct lane *lane);
 void sandbox_refuse(struct sandbox *sandbox, const struct err *err);
 void sandbox_end(struct sandbox *sandbox);
 void sandbox_stand(struct sandbox *sandbox);
+/* What a sandbox that starts has told and nobody has read yet. */
+void sandbox_hear_init(struct sandbox *sandbox);
 /* The stem refused to fork, or is gone. */
 void sandbox_fork_failed(uint64_t id, int step, int error);
 /* A snapshot of it failed in a way that may have left its process damaged. */

@@ -242,8 +242,8 @@ send_orders(struct snapshot *s)
   for (struct order *order = s->orders; order; order = order->next) {
     if (order->sent)
       continue;
-    if (stem_order(s->stem, order->init_pidfd, order->ends.status, order->ends.descriptors, order->ends.nursery) <
-        0)
+    if (stem_order(s->stem, order->init_pidfd, order->ends.status, order->ends.descriptors, order->ends.nursery,
+                   order->ends.fault) < 0)
       return -1;
     order->sent = true;
     close_ends(order);
@@ -404,7 +404,7 @@ order_spare(struct snapshot *s, int init_pidfd, const struct spawn_ends *ends)
 
   if (fresh == s)
     fresh = NULL;
-  if (spare < 0 || stem_order(spare, init_pidfd, ends->status, ends->descriptors, ends->nursery) < 0)
+  if (spare < 0 || stem_order(spare, init_pidfd, ends->status, ends->descriptors, ends->nursery, ends->fault) < 0)
     return false;
   close(ends->status);
   close(ends->descriptors);

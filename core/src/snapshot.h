@@ -36,6 +36,7 @@ void snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t 
 /* Ends of sockets that the stem hands to the child and its twin. */
 struct spawn_ends {
   int status, descriptors, nursery;
+  enum ramet_step fault;
 };
 /* Orders the child of a sandbox; takes the ends. When the stem refuses, sandbox_fork_failed(). */
 int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,

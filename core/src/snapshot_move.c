@@ -124,6 +124,8 @@ stack_upper(struct snapshot *s, int from, struct err *err)
   struct treecopy_count count = {0};
   struct root *below = s->root ? s->root : s->base;
 
+  if (fault_here(RAMET_STEP_LOAD, err) < 0)
+    return -1;
   cleanup_fd int to = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_LOAD, err);
   if (to < 0)
     return -1;
@@ -147,6 +149,7 @@ read_load(const struct frame *frame, uint32_t *id, uint32_t *root, uint32_t *fil
   struct attr_walk walk = {frame->payload};
   struct span value;
   uint16_t tag;
+  uint32_t armed; /* by who called */
   int more;
 
   *id = *root = *filter = 0;
@@ -154,6 +157,7 @@ read_load(const struct frame *frame, uint32_t *id, uint32_t *root, uint32_t *fil
     uint32_t *out = tag == RAMET_TAG_SNAPSHOT ? id
                     : tag == RAMET_TAG_ROOT   ? root
                     : tag == RAMET_TAG_FILTER ? filter
+                    : tag == RAMET_TAG_FAULT  ? &armed
                                               : NULL;
     if (!out || span_u32(value, out) < 0)
       return err_field(err, "payload", "tag %u of %u bytes does not belong into a load", tag, value.length);

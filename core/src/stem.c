@@ -537,6 +537,7 @@ build_rest(struct builder *b)
   memcpy(args->itimers, p->itimers, sizeof args->itimers);
   memcpy(args->fd_path, PIE_FD_PATH, sizeof PIE_FD_PATH);
   args->umask = p->umask;
+  args->fault = b->plan->fault;
   args->personality = p->personality;
   args->asked_features = p->asked_features;
   args->no_thp = p->no_thp;
@@ -669,7 +670,7 @@ stem_adopt(const struct stem_plan *plan, const struct stem_adoption *adoption, u
            uint64_t region_length, int *control, struct err *err)
 {
   struct builder b = {.plan = plan, .process = &plan->image->processes[0], .err = err};
-  int result = build_region(&b, region, region_length);
+  int result = fault_here(RAMET_STEP_STEM_ADOPT, err) < 0 ? -1 : build_region(&b, region, region_length);
 
   *control = -1;
   if (result == 0) {
@@ -764,12 +765,13 @@ send_order(int control, struct pie_spawn order, const int fds[PIE_SPAWN_FDS])
 }
 
 int
-stem_order(int control, int init_pidfd, int status, int descriptors, int nursery)
+stem_order(int control, int init_pidfd, int status, int descriptors, int nursery, enum ramet_step fault)
 {
   /* A descriptor in every place: without a nursery the stem closes what stands for it. */
   const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors, nursery >= 0 ? nursery : status};
 
-  return send_order(control, (struct pie_spawn){.park = nursery >= 0, .namespaces = NAMESPACES}, fds);
+  return send_order(control, (struct pie_spawn){.park = nursery >= 0, .namespaces = NAMESPACES, .fault = fault},
+                    fds);
 }
 
 int

@@ -35,7 +35,8 @@ int stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_len
 
 /* Orders a child, and with a `nursery` (the twin's end, or -1) a parked twin for it; the stem answers with struct
  * pie_status, in order. */
-int stem_order(int control, int init_pidfd, int status, int descriptors, int nursery) MUST_CHECK;
+int stem_order(int control, int init_pidfd, int status, int descriptors, int nursery,
+               enum ramet_step fault) MUST_CHECK;
 /* Orders a spare, which takes one order of a child with a twin from the other end of `spare`, and answers nothing.
  * `pagemap`: of a child, to learn from what it has touched; or -1. */
 int stem_order_spare(int control, int spare, int pagemap) MUST_CHECK;

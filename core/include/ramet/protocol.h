@@ -28,6 +28,8 @@
 #define RAMET_LANES_MAX 4096
 #define RAMET_POOL_MAX 64
 #define RAMET_FD_NONE 4294967295
+/* With a step in RAMET_TAG_FAULT: who reaches it calls itself "held" and goes no further (tests). */
+#define RAMET_FAULT_HOLD 65536
 
 /* struct ramet_frame flags */
 enum ramet_frame_flag {
@@ -130,7 +132,7 @@ enum ramet_tag {
   RAMET_TAG_WALL_NS = 39,   /* u64: from arrival of the request to the end of every process */
   RAMET_TAG_OWNED = 40,     /* u32: 1 = ends with the control connection */
   RAMET_TAG_RECORD = 41,    /* bytes */
-  RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO (tests) */
+  RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO, or FAULT_HOLD (tests) */
   /* command */
   RAMET_TAG_SIGNAL = 49,  /* u32: for SIGNAL, from 1 to 64 */
   RAMET_TAG_COMMAND = 50, /* u32: number of the command in its sandbox */
@@ -275,6 +277,7 @@ enum ramet_step {
   RAMET_STEP_STEM_FILL = 125,
   RAMET_STEP_STEM_PROTECT = 126,
   RAMET_STEP_STEM_MM = 127,
+  RAMET_STEP_STEM_ADOPT = 128,
   /* a child of a stem */
   RAMET_STEP_CHILD_PIDNS = 140,
   RAMET_STEP_CHILD_CLONE = 141,

@@ -20,6 +20,7 @@ SANDBOXES_MAX = 8192
 LANES_MAX = 4096
 POOL_MAX = 64
 FD_NONE = 4294967295
+FAULT_HOLD = 65536
 
 # enum ramet_frame_flag
 FLAG_PAYLOAD_FD = 1
@@ -219,6 +220,7 @@ STEP_STEM_MAP = 124
 STEP_STEM_FILL = 125
 STEP_STEM_PROTECT = 126
 STEP_STEM_MM = 127
+STEP_STEM_ADOPT = 128
 STEP_CHILD_PIDNS = 140
 STEP_CHILD_CLONE = 141
 STEP_CHILD_MAKE_FDS = 142
@@ -347,6 +349,7 @@ STEP_NAMES = MappingProxyType(
         125: "stem_fill",
         126: "stem_protect",
         127: "stem_mm",
+        128: "stem_adopt",
         140: "child_pidns",
         141: "child_clone",
         142: "child_make_fds",

@@ -11,11 +11,12 @@ import re
 import select
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import _ledger
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.seccomp import default_filter
@@ -365,6 +366,23 @@ def start_engine(victims_dir: Path, *, pool: int = 8, python: bool = False) -> E
         core.discard()
         raise
     return Engine(core)
+
+
+@contextmanager
+def nothing_left(engine: Engine) -> Iterator[None]:
+    """Fail if the body leaves more of anything than it found; sandboxes may stand meanwhile."""
+    core = engine.core
+
+    def full() -> bool:
+        status = core.control.status()
+        return status.u32(p.TAG_POOL_READY) == status.u32(p.TAG_POOL_SIZE)
+
+    _core.until(full, "a full pool")
+    before = _ledger.settle(lambda: _core.observe(core.home), quiet=0.02)
+    yield
+    _core.until(full, "a full pool")
+    found = _ledger.drift(before, lambda: _core.observe(core.home))
+    assert not found, "; ".join(found)
 
 
 # --- the ways a victim is taken ----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """What cannot be carried is refused by name; failures at every step leave the source whole."""
 
-import errno
 import os
 import signal
 
@@ -13,8 +12,6 @@ from system.engine import _engine
 from system.engine._engine import Engine, Victim
 
 REFUSED = _engine.victims("refused")
-NAMES = {number: name for number, name in p.STEP_NAMES.items() if number}
-TRACER = [number for number in NAMES if p.STEP_FIND_PROCESSES <= number <= p.STEP_PAGES]
 COUNTER = ["/bin/sh", "-c", "n=0; echo READY; while read -r line; do n=$((n+1)); echo $n; done"]
 
 
@@ -28,43 +25,6 @@ def test_what_cannot_be_carried_is_refused_by_name_and_goes_on(engine: Engine, v
         assert any(words in told for words in victim.proves.split("|")), told
     source.go()
     assert source.verdict() == "OK"
-
-
-@pytest.mark.parametrize("step", TRACER, ids=[NAMES[step] for step in TRACER])
-def test_a_failing_step_of_a_snapshot_leaves_the_source_running_and_nothing_behind(
-    engine: Engine, step: int
-) -> None:
-    source = engine.start(COUNTER)
-    source.ready()
-    with Unchanged(engine):
-        for turn in range(3):
-            _, answer = engine.ask_snapshot(source, fault=step)
-            assert answer.error[:3] == ("isolation_failed", NAMES[step], errno.EIO)
-            assert source.ask("count") == str(turn + 1)
-    child = engine.snapshot(source).fork()
-    assert child.ask("count") == "4"
-    assert source.ask("count") == "4"
-
-
-class Unchanged:
-    """Core holds as many descriptors and processes after the body as before it."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.core = engine.core
-
-    def look(self) -> tuple[int, int]:
-        return self.core.descriptors(), len(self.core.descendants())
-
-    def full(self) -> bool:
-        status = self.core.control.status()
-        return status.u32(p.TAG_POOL_READY) == status.u32(p.TAG_POOL_SIZE)
-
-    def __enter__(self) -> None:
-        _core.until(self.full, "a full pool")
-        self.before = self.look()
-
-    def __exit__(self, *_: object) -> None:
-        _core.until(lambda: self.look() <= self.before, f"{self.before} again, not {self.look()}")
 
 
 def test_a_process_that_is_stopped_is_refused_and_stays_stopped(engine: Engine) -> None:
