@@ -218,7 +218,7 @@ find_syscall(struct capture *capture, struct err *err)
   uint64_t offset = arch_vdso_syscall_offset(code, length);
   capture->syscall_address = vdso->start + offset;
   if (offset == 0 || pread(capture->memory, instruction, 2, (off_t)capture->syscall_address) != 2)
-    return err_step(err, RAMET_STEP_INJECT, "the vdso holds no system call");
+    return capture_refuse(capture, err, "its vdso holds no system call");
   return 0;
 }
 

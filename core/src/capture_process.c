@@ -49,7 +49,7 @@ capture_ask(struct capture *capture, struct tracee *thread, long number, const u
   memcpy(with, args, sizeof with);
   with[out_argument] = scratch;
   if (length > sizeof saved || pread(capture->memory, saved, length, (off_t)scratch) != (ssize_t)length)
-    return err_step(err, RAMET_STEP_INJECT, "thread %d has no stack to answer on", thread->tid);
+    return capture_refuse(capture, err, "a thread has no stack to answer on");
   if (trace_syscall(thread, capture->syscall_address, number, with, &result, RAMET_STEP_INJECT, err) < 0)
     return -1;
   bool read_back = pread(capture->memory, out, length, (off_t)scratch) == (ssize_t)length;

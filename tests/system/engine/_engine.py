@@ -28,6 +28,8 @@ VICTIMS = "/victims"
 """Where the programs stand in every root."""
 REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCES = REPOSITORY / "core/tests/victims"
+COUNTER = ["/bin/sh", "-c", "n=0; echo READY; while read -r line; do n=$((n+1)); echo $n; done"]
+"""Says how many lines it has heard."""
 
 
 # --- victims -----------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ ADOPTING = [number for number in TRACER if number != p.STEP_FROZEN_TWIN]
 ADOPTING += [p.STEP_STEM_REGION, p.STEP_STEM_FILES, p.STEP_STEM_ADOPT]
 """What one passes whose source has a parked twin."""
 OTHERS = [p.STEP_PARKED_TWIN, p.STEP_EXPORT, p.STEP_LOAD]
-COUNTER = ["/bin/sh", "-c", "n=0; echo READY; while read -r line; do n=$((n+1)); echo $n; done"]
 HELD = "held"
 
 
@@ -44,7 +43,7 @@ def test_every_step_of_the_engine_is_in_one_of_the_lists() -> None:
 
 
 def counter(engine: Engine) -> Guest:
-    source = engine.start(COUNTER)
+    source = engine.start(_engine.COUNTER)
     source.ready()
     return source
 

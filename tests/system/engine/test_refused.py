@@ -12,7 +12,6 @@ from system.engine import _engine
 from system.engine._engine import Engine, Victim
 
 REFUSED = _engine.victims("refused")
-COUNTER = ["/bin/sh", "-c", "n=0; echo READY; while read -r line; do n=$((n+1)); echo $n; done"]
 
 
 @pytest.mark.parametrize("victim", REFUSED, ids=lambda victim: victim.name)
@@ -28,7 +27,7 @@ def test_what_cannot_be_carried_is_refused_by_name_and_goes_on(engine: Engine, v
 
 
 def test_a_process_that_is_stopped_is_refused_and_stays_stopped(engine: Engine) -> None:
-    source = engine.start(COUNTER)
+    source = engine.start(_engine.COUNTER)
     source.ready()
     pid = source.host_pid
     os.kill(pid, signal.SIGSTOP)
@@ -61,7 +60,7 @@ def test_a_process_that_is_exiting_is_refused_by_a_code_of_its_own(engine: Engin
 
 
 def test_an_unknown_snapshot_and_a_taken_number_are_refused(engine: Engine) -> None:
-    source = engine.start(COUNTER)
+    source = engine.start(_engine.COUNTER)
     source.ready()
     guest, answer = engine.ask_fork(4711, "nobody")
     engine.forget(guest)
@@ -84,7 +83,7 @@ def test_memory_diverges_both_ways_and_files_too(engine: Engine) -> None:
 
 
 def test_a_hundred_children_of_one_snapshot_are_all_right(engine: Engine) -> None:
-    source = engine.start(COUNTER)
+    source = engine.start(_engine.COUNTER)
     source.ready()
     source.ask("count")
     snapshot = engine.snapshot(source)

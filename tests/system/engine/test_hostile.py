@@ -1,0 +1,105 @@
+"""Guests that do their worst to the engine gain nothing and break only themselves."""
+
+import pytest
+
+from ramet.native import _protocol as p
+from system.engine import _engine
+from system.engine._engine import Engine, Guest, Victim
+
+HOSTILE = _engine.victims("hostile")
+RESTLESS = {"forks", "vforks", "execs", "maps", "signals_itself", "stops_itself"}
+HELD = {
+    "CapEff 0000000000000000",
+    "CapPrm 0000000000000000",
+    "CapBnd 0000000000000000",
+    "NoNewPrivs 1",
+    "Seccomp 2",
+    "descriptors 0",
+}
+"""What a guest holds at most."""
+WORDS = {"unforkable", "exiting", "isolation_failed", "tracer_lost", "unknown_sandbox", "stem_lost"}
+
+
+def named(victims: list[Victim]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("victim", victims, ids=lambda victim: victim.name)
+
+
+@pytest.fixture
+def bystander(engine: Engine) -> Guest:
+    source = engine.start(
+        ["/bin/sh", "-c", "n=0; echo READY; while read -r line; do n=$((n+1)); echo $n; done"]
+    )
+    source.ready()
+    return source
+
+
+def nobody_else_is_hurt(engine: Engine, bystander: Guest) -> None:
+    count = int(bystander.ask("count"))
+    child = engine.snapshot(bystander).fork("next")
+    assert child.ask("count") == str(count + 1)
+    child.end()
+    assert engine.core.reports() == ""
+
+
+def held(guest: Guest) -> set[str]:
+    """What it says that it holds; it may have died of what it did."""
+    found: set[str] = set()
+    try:
+        guest.go()
+        while (line := guest.line()) != "END":
+            found.add(line)
+    except (_engine.Died, BrokenPipeError):
+        return HELD
+    return found
+
+
+def forked(engine: Engine, guest: Guest, about: str) -> Guest | None:
+    """A fork of it, or None if it was refused in one of the ways that a guest can cause."""
+    number, answer = engine.ask_snapshot(guest)
+    if answer.kind != p.OK:
+        assert answer.error[0] in WORDS, _engine.describe(answer)
+        return None
+    engine.snapshots.append(_engine.Snapshot(engine, number, answer.found))
+    child, answer = engine.ask_fork(number, about)
+    if answer.kind == p.OK:
+        return child
+    assert answer.kind == p.ENDED or answer.error[0] in WORDS, _engine.describe(answer)
+    engine.forget(child)
+    return None
+
+
+@named([victim for victim in HOSTILE if victim.name not in RESTLESS])
+def test_a_guest_that_does_its_worst_gains_nothing(engine: Engine, bystander: Guest, victim: Victim) -> None:
+    """It does so itself, in a fork with a parked twin, and in a fork of that; each is forked again."""
+    source = engine.start(victim.argv)
+    source.ready()
+    guest: Guest | None = forked(engine, source, "fork")
+    assert guest
+    for one in (guest, source):
+        one.go()
+        line = one.line()
+        assert line == "DONE", line
+        assert held(one) == HELD
+        for turn in range(2):
+            child = forked(engine, one, f"fork {turn} of {one.about}")
+            if child:
+                assert held(child) == HELD
+                grandchild = forked(engine, child, f"fork of fork {turn} of {one.about}")
+                assert not grandchild or held(grandchild) == HELD
+    nobody_else_is_hurt(engine, bystander)
+
+
+@named([victim for victim in HOSTILE if victim.name in RESTLESS])
+def test_a_guest_that_never_rests_gains_nothing(engine: Engine, bystander: Guest, victim: Victim) -> None:
+    source = engine.start(victim.argv)
+    source.ready()
+    made = 0
+    for turn in range(10):
+        child = forked(engine, source, f"fork {turn}")
+        if child:
+            made += 1
+            forked(engine, child, f"fork of fork {turn}")
+            child.end()
+        if made == 3:
+            break
+    nobody_else_is_hurt(engine, bystander)
