@@ -142,8 +142,10 @@ add_cloned(struct stopping *s, int tid)
   return add_tracee(s, (int)cloned);
 }
 
-/* Until PTRACE_EVENT_STOP. A signal that is just being delivered is handed on: the handler's frame is set up, and
- * the stop, which is pending, comes before its first instruction. 1: the thread has ended. */
+/* Until PTRACE_EVENT_STOP. Every other stop takes the place of the one that was asked for (ptrace_stop() of the kernel:
+ * "any trap clears pending STOP trap"), so it is asked for again, or a thread that starts others would never stop. A
+ * signal that is just being delivered is handed on: the handler's frame is set up, and the stop comes before its first
+ * instruction. 1: the thread has ended. */
 static int
 wait_event_stop(struct stopping *s, struct tracee *tracee)
 {
@@ -166,7 +168,8 @@ wait_event_stop(struct stopping *s, struct tracee *tracee)
     if (event == PTRACE_EVENT_CLONE && add_cloned(s, tid) < 0)
       return -1;
     int hand_on = event == 0 && WSTOPSIG(status) != SYSCALL_STOP ? WSTOPSIG(status) : 0;
-    if (sys_ptrace(PTRACE_CONT, tid, 0, (uintptr_t)hand_on) < 0 && errno != ESRCH)
+    if ((sys_ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 || sys_ptrace(PTRACE_CONT, tid, 0, (uintptr_t)hand_on) < 0) &&
+        errno != ESRCH)
       return err_step(s->err, RAMET_STEP_SEIZE, "continue thread %d: %s", tid, strerror(errno));
   }
 }
