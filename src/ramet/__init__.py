@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from ramet.client import SandboxList as SandboxList
     from ramet.client import arun as arun
     from ramet.client import asnapshots as asnapshots
+    from ramet.client import atemplates as atemplates
     from ramet.client import run as run
     from ramet.client import snapshots as snapshots
     from ramet.client import status as status
+    from ramet.client import templates as templates
+    from ramet.errors import CodeFailed as CodeFailed
     from ramet.errors import CommandFailed as CommandFailed
     from ramet.errors import DaemonError as DaemonError
     from ramet.errors import DaemonLost as DaemonLost
@@ -42,13 +45,17 @@ if TYPE_CHECKING:
     from ramet.errors import SnapshotDamaged as SnapshotDamaged
     from ramet.errors import SnapshotError as SnapshotError
     from ramet.errors import SnapshotUnusable as SnapshotUnusable
+    from ramet.errors import TemplateError as TemplateError
     from ramet.errors import Unforkable as Unforkable
     from ramet.errors import WaitTimeout as WaitTimeout
+    from ramet.models.executions import Execution as Execution
+    from ramet.models.executions import Result as Result
     from ramet.models.limits import Limits as Limits
     from ramet.models.results import CommandResult as CommandResult
     from ramet.models.results import Usage as Usage
     from ramet.models.sandboxes import SandboxInfo as SandboxInfo
     from ramet.models.sandboxes import Snapshot as Snapshot
+    from ramet.models.templates import Template as Template
 
 _HOME = {
     "__version__": "ramet._version",
@@ -62,14 +69,17 @@ _HOME = {
             "SandboxList",
             "arun",
             "asnapshots",
+            "atemplates",
             "run",
             "snapshots",
             "status",
+            "templates",
         ),
         "ramet.client",
     ),
     **dict.fromkeys(
         (
+            "CodeFailed",
             "CommandFailed",
             "DaemonError",
             "DaemonLost",
@@ -85,12 +95,15 @@ _HOME = {
             "SnapshotDamaged",
             "SnapshotError",
             "SnapshotUnusable",
+            "TemplateError",
             "Unforkable",
             "WaitTimeout",
         ),
         "ramet.errors",
     ),
     "Limits": "ramet.models.limits",
+    **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),
+    "Template": "ramet.models.templates",
     **dict.fromkeys(("CommandResult", "Usage"), "ramet.models.results"),
     **dict.fromkeys(("SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
 }

@@ -13,10 +13,12 @@ The tree::
      ├ SnapshotError         a snapshot on disk: `snapshot` names it
      │  ├ SnapshotDamaged    bytes of it, or of what it builds upon, are not those that were written
      │  └ SnapshotUnusable   it is whole, and cannot run here: kernel, processor, files or format differ
+     ├ TemplateError         a template could not be built: at `field`; `log` is what the build wrote
      ├ DaemonError           the daemon, not the sandbox
      │  ├ DaemonStartError   it could not be started; the message ends with the tail of its log
      │  ├ DaemonLost         it, or core, went away while a request was running
      │  └ ProtocolMismatch   two versions of Ramet met; the message names both
+     ├ CodeFailed            only on `Execution.check()`; `execution` is the whole Execution
      ├ CommandFailed         only with ``check=True``; `result` is the whole CommandResult
      └ InternalError         a defect of Ramet
 
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, ClassVar, Self
 
+    from ramet.models.executions import Execution
     from ramet.models.results import CommandResult
 
 __all__ = [
+    "CodeFailed",
     "CommandFailed",
     "DaemonError",
     "DaemonLost",
@@ -50,6 +54,7 @@ __all__ = [
     "SnapshotDamaged",
     "SnapshotError",
     "SnapshotUnusable",
+    "TemplateError",
     "Unforkable",
     "WaitTimeout",
 ]
@@ -253,6 +258,26 @@ class SnapshotError(RametError):
         self.snapshot = snapshot
 
 
+class TemplateError(RametError):
+    """A template could not be built. `field` names the part of its recipe, `log` is what the build wrote."""
+
+    default_code = "template_failed"
+    extra = ("log",)
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        field: str | None = None,
+        log: str = "",
+        errno: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(code, message, field=field, errno=errno, hint=hint)
+        self.log = log
+
+
 class SnapshotDamaged(SnapshotError):
     """What is on disk is not what was written; the message names the place. Nothing was loaded."""
 
@@ -302,6 +327,19 @@ class CommandFailed(RametError):
         return CommandFailed, (self.message, self.result)
 
 
+class CodeFailed(RametError):
+    """A piece of code ended otherwise than `ok`, and was checked."""
+
+    default_code = "code_failed"
+
+    def __init__(self, execution: Execution) -> None:
+        super().__init__(self.default_code, str(execution.error or f"the code ended: {execution.reason}"))
+        self.execution = execution
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CodeFailed, (self.execution,)
+
+
 class InternalError(RametError):
     """A defect of Ramet itself."""
 
@@ -318,6 +356,7 @@ _CLASSES: dict[str, type[RametError]] = {
         Unforkable,
         SandboxEnded,
         WaitTimeout,
+        TemplateError,
         SnapshotError,
         SnapshotDamaged,
         SnapshotUnusable,

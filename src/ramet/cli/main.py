@@ -13,7 +13,18 @@ from ramet._version import __version__
 from ramet.cli import _errors
 from ramet.cli._command import Command, Group, RunCommand
 from ramet.cli._streams import open_missing
-from ramet.cli.commands import bench, daemon, doctor, quickstart, root, run, sandbox, snapshot, version
+from ramet.cli.commands import (
+    bench,
+    daemon,
+    doctor,
+    quickstart,
+    root,
+    run,
+    sandbox,
+    snapshot,
+    template,
+    version,
+)
 from ramet.errors import RametError
 
 __all__ = ["app", "invoke", "main"]
@@ -38,6 +49,7 @@ sandbox_app = typer.Typer(
     help="Sandboxes that stay until their command ends, or nobody asks for them.",
     no_args_is_help=True,
 )
+template_app = typer.Typer(cls=Group, help="Warm kernels, kept to be forked.", no_args_is_help=True)
 snapshot_app = typer.Typer(cls=Group, help="States of sandboxes, kept to be forked.", no_args_is_help=True)
 
 # Options end at the first word of the command, so that `ramet run ls -l` needs no `--`.
@@ -56,6 +68,7 @@ root_app.command("build", cls=Command)(root.build)
 app.command("fork", cls=Command)(sandbox.fork)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(snapshot_app, name="snapshot")
+app.add_typer(template_app, name="template")
 sandbox_app.command("create", cls=RunCommand, context_settings={"allow_interspersed_args": False})(
     sandbox.create
 )
@@ -64,6 +77,10 @@ sandbox_app.command("kill", cls=Command)(sandbox.kill)
 snapshot_app.command("create", cls=Command)(snapshot.create)
 snapshot_app.command("ls", cls=Command)(snapshot.ls)
 snapshot_app.command("rm", cls=Command)(snapshot.rm)
+template_app.command("build", cls=Command)(template.build)
+template_app.command("ls", cls=Command)(template.ls)
+template_app.command("show", cls=Command)(template.show)
+template_app.command("rm", cls=Command)(template.rm)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ramet.client._async import snapshots as asnapshots
+    from ramet.client._async import templates as atemplates
     from ramet.client._async.api import doctor as adoctor
     from ramet.client._async.api import ping as aping
     from ramet.client._async.api import run as arun
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ramet.client._async.client import AsyncClient
     from ramet.client._async.sandbox import AsyncSandbox, AsyncSandboxList
     from ramet.client._async.sandbox import fork as afork
-    from ramet.client._sync import sandboxes, snapshots
+    from ramet.client._sync import sandboxes, snapshots, templates
     from ramet.client._sync.api import doctor, ping, run, shutdown, status
     from ramet.client._sync.client import Client
     from ramet.client._sync.sandbox import Sandbox, SandboxList, fork
@@ -35,6 +36,7 @@ __all__ = [
     "ashutdown",
     "asnapshots",
     "astatus",
+    "atemplates",
     "doctor",
     "fork",
     "ping",
@@ -43,6 +45,7 @@ __all__ = [
     "shutdown",
     "snapshots",
     "status",
+    "templates",
 ]
 
 _CALLS = ("doctor", "ping", "run", "shutdown", "status")
@@ -55,6 +58,8 @@ _HOME = {
     "sandboxes": ("_sync.sandboxes", ""),
     "snapshots": ("_sync.snapshots", ""),
     "asnapshots": ("_async.snapshots", ""),
+    "templates": ("_sync.templates", ""),
+    "atemplates": ("_async.templates", ""),
     **{name: ("_sync.api", name) for name in _CALLS},
     **{f"a{name}": ("_async.api", name) for name in _CALLS},
 }

@@ -111,13 +111,14 @@ class Held:
     """A sandbox in the hands of this process."""
 
     def __init__(self, info: dict[str, Any], fds: list[int]) -> None:
-        """Takes `fds`: session, stdin, stdout, stderr."""
-        session, feed, out, err = fds
+        """Takes `fds`: session, stdin, stdout, stderr, and a kernel's channel."""
+        session, feed, out, err, *channel = fds
         self.session = socket.socket(fileno=session)
         self.stdin = Outflow(feed)
         self.stdout = Inflow(out)
         self.stderr = Inflow(err)
         self.info = SandboxInfo.from_wire(info)
+        self.channel = socket.socket(fileno=channel[0]) if channel else None
         self.lost = False
         _all_held.add(self)
         for number in fds:
@@ -162,21 +163,29 @@ class Held:
             with contextlib.suppress(OSError):
                 messages.send(self.session, {"op": "kill"})
 
+    def ask_signal(self, number: int) -> None:
+        """Ask the daemon to send its command a signal, if it has not ended."""
+        if not self.ended and self.session.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                messages.send(self.session, {"op": "signal", "number": number})
+
     def close(self) -> None:
         """Let go of it."""
         _all_held.discard(self)
-        self.session.close()
-        self.stdin.close()
-        self.stdout.close()
-        self.stderr.close()
+        self._close()
 
     def __del__(self) -> None:
         # A sandbox that nobody can reach any more ends; that is no leak to warn of.
         if hasattr(self, "info"):
-            self.session.close()
-            self.stdin.close()
-            self.stdout.close()
-            self.stderr.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.session.close()
+        self.stdin.close()
+        self.stdout.close()
+        self.stderr.close()
+        if self.channel is not None:
+            self.channel.close()
 
 
 # A fork of this process that had them too would keep sandboxes alive, and their input open.

@@ -20,7 +20,7 @@ from ramet.wire.places import LOG, START_LOCK, connect, is_named, make_runtime, 
 START_TIMEOUT_S = 30.0
 LOG_TAIL_BYTES = 2000
 
-__all__ = ["absolute", "connect", "interpreter", "start_daemon"]
+__all__ = ["absolute", "base_interpreter", "connect", "interpreter", "start_daemon"]
 
 
 @functools.cache
@@ -29,6 +29,15 @@ def interpreter() -> Python | None:
     if not sys.executable:
         return None
     return Python(sys.executable, sys.prefix, sys.base_prefix)
+
+
+@functools.cache
+def base_interpreter() -> Python | None:
+    """The same without the virtual environment, if it runs in one."""
+    if not sys.executable:
+        return None
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    return Python(base, sys.base_prefix, sys.base_prefix)
 
 
 def absolute(path: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:

@@ -2,7 +2,7 @@
 
 Each sandbox that is made goes to the client in a message of its own, as soon as it runs, and before the
 answer: ``{"made": NUMBER, "info": {...}}`` with four descriptors, its session and the near ends of stdin,
-stdout and stderr.
+stdout and stderr; a fifth is that of a kernel's channel.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SandboxOperations:
         taken = await self._sandboxes.snapshot(request)
         if client.closed:
             # Nobody hears of it, so nobody would ever take it away.
-            await self._sandboxes.snapshots.remove(request.name)
+            await self._sandboxes.remove_snapshot(request.name)
         return taken
 
     async def _kill(self, request: SandboxRequest, _client: Connection) -> SandboxInfo:
@@ -77,7 +77,7 @@ class SandboxOperations:
         return SnapshotList(await self._sandboxes.snapshots.all_told())
 
     async def _remove_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
-        return await self._sandboxes.snapshots.remove(request.name)
+        return await self._sandboxes.remove_snapshot(request.name)
 
 
 def _deliver(client: Connection, number: int, sandbox: Sandbox, channel: Channel) -> None:

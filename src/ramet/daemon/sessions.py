@@ -49,6 +49,12 @@ class Session:
         close_all(fds)
         if message.get("op") == "kill":
             self._sandbox.kill("by request")
+        elif (
+            message.get("op") == "signal"
+            and type(number := message.get("number")) is int
+            and 1 <= number <= 64
+        ):
+            self._sandbox.signal(number)
 
     def _tell_end(self) -> None:
         with contextlib.suppress(OSError):

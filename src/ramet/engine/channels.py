@@ -1,5 +1,7 @@
 """The standard streams of a sandbox's command: three pipes, whose near ends go to whoever owns the sandbox.
 
+A kernel has a channel besides, a socket pair.
+
 A detached sandbox outlives its owner, and must see neither the end of its input nor a broken pipe when that
 goes. Its ends are therefore opened for reading and writing both, which a pipe of Linux allows (fifo(7)): then
 it holds the far side of each of its streams itself. What it writes while nobody reads is read here and
@@ -12,21 +14,32 @@ import asyncio
 import contextlib
 import itertools
 import os
+import socket
+from typing import TYPE_CHECKING
 
 from ramet._descriptors import close_all
+
+if TYPE_CHECKING:
+    from ramet.models.sandboxes import KernelRef
 
 CHUNK = 1 << 16
 BURST = 16
 PAUSE_S = 0.01
 
 
+SOCKETS = {"packets": socket.SOCK_SEQPACKET, "lines": socket.SOCK_STREAM}
+
+
 class Channel:
-    """The ends of three pipes: `theirs` are the command's, `ours` the other ones; stdin, stdout, stderr."""
+    """The ends of three pipes: `theirs` are the command's, `ours` the other ones; stdin, stdout, stderr.
+
+    After them stand the ends of a kernel's channel.
+    """
 
     __slots__ = ("ours", "theirs")
 
-    def __init__(self, *, detached: bool = False) -> None:
-        """Make the pipes. Raises OSError."""
+    def __init__(self, *, detached: bool = False, kernel: KernelRef | None = None) -> None:
+        """Make the pipes, and the channel of a kernel. Raises OSError."""
         ends = list(itertools.chain.from_iterable(map(os.pipe2, (os.O_CLOEXEC,) * 3)))
         in_end, feed, out, out_end, err, err_end = ends
         self.theirs = [in_end, out_end, err_end]
@@ -35,12 +48,16 @@ class Channel:
             for number in self.theirs:
                 # In a sandbox of root's their owner is nobody: /dev/stdout opens them anew and needs a mode.
                 os.fchmod(number, 0o666)
-        if detached:
-            try:
+        try:
+            if detached:
                 self._open_both_ways()
-            except OSError:
-                self.close()
-                raise
+            if kernel is not None:
+                near, far = socket.socketpair(socket.AF_UNIX, SOCKETS[kernel.channel])
+                self.ours.append(near.detach())
+                self.theirs.append(far.detach())
+        except OSError:
+            self.close()
+            raise
 
     def _open_both_ways(self) -> None:
         for place, descriptor in enumerate(self.theirs):

@@ -73,10 +73,10 @@ class Defined:
         place = u32(p.TAG_ROOT, self.number) + u32(p.TAG_FILTER, self.filter_number)
         return b"".join((place, standing, plan.limits_part(limits)))
 
-    def spawn(self, request: RunRequest, sandbox: int, command: int) -> bytes:
+    def spawn(self, request: RunRequest, sandbox: int, streams: bytes) -> bytes:
         """The payload of SPAWN."""
         environment = environment_part({**self.environment, **request.env})
-        return plan.spawn_part(request, sandbox, command, self.home) + environment
+        return plan.spawn_part(request, sandbox, self.home, streams) + environment
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

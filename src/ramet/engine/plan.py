@@ -109,13 +109,13 @@ def fixed_part(root: int, filter_number: int) -> bytes:
     )
 
 
-def standing_part(sandbox: int, *, wall: float | None, owned: bool, record: bytes) -> bytes:
+def standing_part(sandbox: int, *, hostname: str, wall: float | None, owned: bool, record: bytes) -> bytes:
     """What every sandbox that stays says of itself. `wall` None: it has no deadline."""
     return b"".join(
         (
             u64(p.TAG_SANDBOX, sandbox),
             u64(p.TAG_WALL_NS, int(wall * 1e9) if wall else 0),
-            text(p.TAG_HOSTNAME, HOSTNAME),
+            text(p.TAG_HOSTNAME, hostname),
             u32(p.TAG_NETWORK, p.NETWORK_NONE),
             u32(p.TAG_OWNED, int(owned)),
             raw(p.TAG_RECORD, record),
@@ -123,15 +123,15 @@ def standing_part(sandbox: int, *, wall: float | None, owned: bool, record: byte
     )
 
 
-def streams_part(command: int) -> bytes:
-    """The number of a command, all of whose streams come along in order."""
-    streams = b"".join([u32(tag, index) for index, tag in enumerate(STREAM_TAGS)])
-    return u32(p.TAG_COMMAND, command) + streams
+def streams_part(command: int, *, channel: bool = False) -> bytes:
+    """The number of a command, all of whose streams come along in order, and then its channel."""
+    tags = (*STREAM_TAGS, p.TAG_CHANNEL) if channel else STREAM_TAGS
+    return u32(p.TAG_COMMAND, command) + b"".join([u32(tag, index) for index, tag in enumerate(tags)])
 
 
-def spawn_part(request: RunRequest, sandbox: int, command: int, cwd: str) -> bytes:
-    """A command for a standing sandbox, without its environment."""
-    parts = [u64(p.TAG_SANDBOX, sandbox), u32(p.TAG_UID, 0), u32(p.TAG_GID, 0), streams_part(command)]
+def spawn_part(request: RunRequest, sandbox: int, cwd: str, streams: bytes) -> bytes:
+    """A command for a standing sandbox, without its environment; `streams` is from `streams_part`."""
+    parts = [u64(p.TAG_SANDBOX, sandbox), u32(p.TAG_UID, 0), u32(p.TAG_GID, 0), streams]
     parts += [text(p.TAG_ARG, word) for word in request.argv]
     parts.append(text(p.TAG_CWD, request.cwd or cwd))
     return b"".join(parts)

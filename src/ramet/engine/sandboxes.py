@@ -18,14 +18,15 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ramet.engine import plan
+from ramet.engine.ahead import Ahead
 from ramet.engine.channels import Channel
 from ramet.engine.durable import Archive, Ground
 from ramet.engine.snapshots import Image, Snapshots
-from ramet.engine.standing import LOST, Origin, Sandbox, shown_command
+from ramet.engine.standing import COMMAND, LOST, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
 from ramet.models.operations import RunEnd
 from ramet.models.results import signal_name
-from ramet.models.sandboxes import ForkReport, near
+from ramet.models.sandboxes import ForkReport, ForkRequest, near
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
 from ramet.native.runs import explained, run_end
@@ -35,13 +36,18 @@ if TYPE_CHECKING:
 
     from ramet.engine.cores import Core, Cores
     from ramet.models.limits import Limits
-    from ramet.models.sandboxes import CreateRequest, ForkRequest, SandboxInfo, Snapshot, SnapshotRequest
+    from ramet.models.sandboxes import (
+        Child,
+        CreateRequest,
+        KernelRef,
+        SandboxInfo,
+        Snapshot,
+        SnapshotRequest,
+    )
 
     Deliver = Callable[[int, Sandbox, Channel], object]
     Wanted = Callable[[], bool]
 
-COMMAND = 1
-"""Number of a sandbox's one command."""
 WINDOW = 64
 """Children of one fork that core makes at once: each has three descriptors in flight."""
 RETENTION_S = 300.0
@@ -58,14 +64,15 @@ class Sandboxes:
 
     def __init__(self, cores: Cores) -> None:
         self.snapshots = Snapshots(Archive(cores.settings.data), cores.ensure)
+        self.ahead = Ahead(self._make_ahead, cores.spawn)
         self._cores = cores
         self._living: dict[int, Sandbox] = {}
         self._past: OrderedDict[int, Sandbox] = OrderedDict()
         self._strays: dict[int, list[Frame]] = {}
 
     def __len__(self) -> int:
-        """How many live."""
-        return len(self._living)
+        """How many live that somebody asked for."""
+        return len(self._living) - len(self.ahead)
 
     # --- looking ------------------------------------------------------------------------------------------
 
@@ -80,7 +87,7 @@ class Sandboxes:
         """The living ones, and if asked for those that are remembered; the oldest first."""
         self._forget_old()
         chosen = [*self._living.values(), *(self._past.values() if ended else ())]
-        return tuple([one.info() for one in sorted(chosen, key=lambda one: one.created) if one.origin.pid])
+        return tuple([one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown])
 
     @staticmethod
     def _found(key: str, among: Iterable[Sandbox]) -> Sandbox | None:
@@ -117,25 +124,26 @@ class Sandboxes:
         run = request.run
         core = await self._cores.ensure()
         root = await core.definitions.get(run.root, run.python)
-        origin = Origin(shown_command(run.argv))
+        origin = Origin(shown_command(run.argv), kernel=request.kernel, metadata=request.metadata)
         sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
         sandbox.ground = Ground(root.identity, (run.root, run.python), spec=root.spec)
         try:
-            channel = Channel(detached=request.detach)
+            channel = Channel(detached=request.detach, kernel=request.kernel)
         except OSError as error:
             self._drop(sandbox)
             raise _no_descriptors(error) from None
         try:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
             sandbox.setup_ms = _setup_ms(await self._ask(sandbox, p.CREATE, payload, []))
-            spawn = root.spawn(run, sandbox.number, COMMAND)
+            streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
+            spawn = root.spawn(run, sandbox.number, streams)
             started = await self._ask(sandbox, p.SPAWN, spawn, channel.take_theirs())
             pid = attributes(started.payload).u32(p.TAG_PID)
         except RametError as error:
             channel.close()
             self._give_up(sandbox)
             raise explained(error, run) from None
-        sandbox.origin = Origin(origin.command, pid)
+        sandbox.origin = dataclasses.replace(origin, pid=pid)
         self._stands(sandbox, channel)
         if request.detach:
             self._write_record(sandbox)
@@ -148,7 +156,8 @@ class Sandboxes:
         InvalidRequest, IsolationError, DaemonError when there is nothing to fork; what befalls single
         children is in the report.
         """
-        self._check_name(request.name)
+        for one in request.children:
+            self._check_name(one.name)
         if request.snapshot is not None:
             image = await self.snapshots.find(request.snapshot)
             with image.used():
@@ -158,8 +167,8 @@ class Sandboxes:
         sandbox.attach()
         try:
             # While core works on the snapshot.
-            prepare = min(request.n, WINDOW)
-            image = await self._capture(sandbox, lambda: channels.extend(_channels(prepare, request)))
+            kernel = sandbox.origin.kernel
+            image = await self._capture(sandbox, lambda: channels.extend(_channels(request, kernel)))
             with image.used():
                 image.drop()  # when the last of them is made
                 errors = await self._children(image, request, channels, deliver, wanted)
@@ -180,12 +189,20 @@ class Sandboxes:
         window = asyncio.Semaphore(WINDOW)
 
         async def make(number: int) -> tuple[int, dict[str, object]] | None:
+            own = request.children[number]
             async with window:
                 if not wanted():
                     return None
+                ready = self.ahead.take(image, own, detach=request.detach)
+                if ready is not None:
+                    ready[0].hand_out(own.metadata)
+                    deliver(number, *ready)
+                    return None
                 try:
-                    channel = channels.pop() if channels else Channel(detached=request.detach)
-                    sandbox = await self._child(image, request, channel)
+                    channel = (
+                        channels.pop() if channels else Channel(detached=request.detach, kernel=image.kernel)
+                    )
+                    sandbox = await self._child(image, request, own, channel)
                 except OSError as error:
                     return number, _no_descriptors(error).to_wire()
                 except RametError as error:
@@ -193,23 +210,33 @@ class Sandboxes:
                 deliver(number, sandbox, channel)
                 return None
 
-        failed = await asyncio.gather(*[make(number) for number in range(request.n)])
+        failed = await asyncio.gather(*[make(number) for number in range(len(request.children))])
+        self.ahead.fill(image)
         return tuple([one for one in failed if one is not None])
 
-    async def _child(self, image: Image, request: ForkRequest, channel: Channel) -> Sandbox:
+    async def _child(self, image: Image, request: ForkRequest, own: Child, channel: Channel) -> Sandbox:
         """Takes `channel` when it fails."""
-        limits = image.limits.replace(**request.limits) if request.limits else image.limits
-        origin = Origin(image.command, image.pid, image.parent, image.name)
-        if image.name is None:
-            origin = dataclasses.replace(origin, pause_ms=image.pause_ms, by_twin=image.by_twin)
-        sandbox = self._begin(image.core, origin, limits, request.name, request.ttl)
+        limits = image.limits.replace(**own.limits) if own.limits else image.limits
+        live = image.name is None
+        origin = Origin(
+            image.command,
+            image.pid,
+            image.parent,
+            image.name,
+            pause_ms=image.pause_ms if live else None,
+            by_twin=image.by_twin if live else None,
+            kernel=image.kernel,
+            epoch=image.epoch + 1,
+            metadata=own.metadata,
+        )
+        sandbox = self._begin(image.core, origin, limits, own.name, request.ttl)
         sandbox.ground = image.ground_of_children()
         try:
             payload = b"".join(
                 (
                     u32(p.TAG_SNAPSHOT, image.number),
-                    self._standing(sandbox, request.timeout),
-                    plan.streams_part(COMMAND),
+                    self._standing(sandbox, own.timeout),
+                    plan.streams_part(COMMAND, channel=image.kernel is not None),
                     plan.limits_part(limits),
                 )
             )
@@ -222,6 +249,20 @@ class Sandboxes:
         self._stands(sandbox, channel)
         return sandbox
 
+    async def _make_ahead(self, image: Image) -> tuple[Sandbox, Channel]:
+        """A child that nobody has asked for yet."""
+        request = ForkRequest.of(snapshot=image.name)
+        channel = Channel(kernel=image.kernel)
+        sandbox = await self._child(image, request, request.children[0], channel)
+        sandbox.spare = True
+        return sandbox, channel
+
+    async def remove_snapshot(self, name: str) -> Snapshot:
+        """Take a snapshot away; what was forked from it goes on. Raises as `Snapshots.remove`."""
+        removed = await self.snapshots.remove(name)
+        self.ahead.drop(name)
+        return removed
+
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """Keep the state of a sandbox under a name. Raises as `fork` does."""
         sandbox = self.find(request.sandbox)
@@ -231,6 +272,7 @@ class Sandboxes:
                 image = await self._capture(sandbox)
             finally:
                 sandbox.leave()
+            image.notes = request.metadata
             return await self.snapshots.keep(request.name, image)
 
     async def _capture(self, sandbox: Sandbox, meanwhile: Callable[[], object] | None = None) -> Image:
@@ -264,6 +306,8 @@ class Sandboxes:
             by_twin=bool(found.u32(p.TAG_BY_TWIN)),
             ground=sandbox.ground,
             created=created,
+            kernel=sandbox.origin.kernel,
+            epoch=sandbox.origin.epoch,
         )
 
     async def _why_not(self, sandbox: Sandbox, error: RametError) -> RametError:
@@ -304,6 +348,7 @@ class Sandboxes:
 
     def close(self) -> None:
         """The daemon ends, and core with everything in it."""
+        self.ahead.close()
         self.snapshots.close()
         for sandbox in list(self._living.values()):
             sandbox.note = sandbox.note or "the daemon ended"
@@ -378,7 +423,7 @@ class Sandboxes:
 
     def _stands(self, sandbox: Sandbox, channel: Channel) -> None:
         if sandbox.ttl is not None:
-            sandbox.hold([os.dup(descriptor) for descriptor in channel.ours])
+            sandbox.hold([os.dup(descriptor) for descriptor in channel.ours[:3]])
 
     def _finish(self, sandbox: Sandbox, end: RunEnd) -> None:
         self._living.pop(sandbox.number, None)
@@ -399,7 +444,11 @@ class Sandboxes:
     @staticmethod
     def _standing(sandbox: Sandbox, timeout: float | None) -> bytes:
         return plan.standing_part(
-            sandbox.number, wall=timeout, owned=sandbox.ttl is None, record=sandbox.record()
+            sandbox.number,
+            hostname=sandbox.info().hostname,
+            wall=timeout,
+            owned=sandbox.ttl is None,
+            record=sandbox.record(),
         )
 
     @staticmethod
@@ -416,10 +465,11 @@ class Sandboxes:
         return frame
 
 
-def _channels(count: int, request: ForkRequest) -> list[Channel]:
+def _channels(request: ForkRequest, kernel: KernelRef | None) -> list[Channel]:
     made: list[Channel] = []
     try:
-        made.extend(Channel(detached=request.detach) for _ in range(count))
+        count = min(len(request.children), WINDOW)
+        made.extend(Channel(detached=request.detach, kernel=kernel) for _ in range(count))
     except OSError:
         return made  # the first child without one tells of it
     return made

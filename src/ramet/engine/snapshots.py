@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from ramet.engine.durable import Archive, Ground
 from ramet.errors import DaemonLost, InvalidRequest
 from ramet.models.limits import LIMITS, Limits
-from ramet.models.sandboxes import Snapshot
+from ramet.models.sandboxes import KernelRef, Snapshot
 from ramet.native import _protocol as p
 from ramet.native.frames import u32
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from ramet.engine.cores import Core
     from ramet.engine.root import RootSpec
@@ -47,6 +47,9 @@ class Image:
     name: str | None = None
     saved: SnapshotInfo | None = None
     created: float = 0.0
+    kernel: KernelRef | None = None
+    epoch: int = 0
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     users: int = 0
     dropped: bool = False
 
@@ -89,7 +92,11 @@ class Image:
         """One that core has loaded from disk. Raises InvalidRequest for limits of another version."""
         kept = {name: info.metadata[name] for name in _KEPT}
         return cls(
-            **{**kept, "command": tuple(kept["command"])},
+            **{
+                **kept,
+                "command": tuple(kept["command"]),
+                "kernel": KernelRef.from_wire(kept["kernel"]),
+            },
             core=core,
             number=number,
             limits=Limits.of(info.metadata["limits"]),
@@ -101,7 +108,7 @@ class Image:
 
 _KEPT = (
     "parent", "pid", "command", "pause_ms", "memory_bytes", "file_bytes", "processes", "capture_ms",
-    "stem_ms", "by_twin", "created",
+    "stem_ms", "by_twin", "created", "kernel", "epoch", "notes",
 )  # fmt: skip
 
 
@@ -119,6 +126,8 @@ def told(info: SnapshotInfo) -> Snapshot:
         capture_ms=kept.get("capture_ms", 0.0),
         stem_ms=kept.get("stem_ms", 0.0),
         by_twin=kept.get("by_twin", False),
+        kernel=KernelRef.from_wire(kept.get("kernel")),
+        metadata=kept.get("notes", {}),
         durable=True,
         disk_bytes=info.stored_bytes,
         parent=info.parent and info.parent.name,

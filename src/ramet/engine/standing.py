@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import time
@@ -11,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 from ramet._descriptors import close_all
 from ramet.engine.channels import Drain
 from ramet.engine.durable import Ground
-from ramet.errors import InvalidRequest, SandboxEnded
+from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models.limits import Limits
 from ramet.models.operations import RunEnd
-from ramet.models.sandboxes import SandboxInfo
+from ramet.models.sandboxes import KernelRef, SandboxInfo
+from ramet.native import _protocol as p
+from ramet.native.frames import u32, u64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ramet.engine.cores import Core
 
+COMMAND = 1
+"""The number in core of a sandbox's one command."""
 COMMAND_SHOWN = 4096
 """Most characters of its command that are kept of a sandbox."""
 LOST = RunEnd(137, "lost", None, 0.0, 0.0, 0.0, 0.0, 0, 0, single_uid=True, lingering=False)
@@ -30,8 +35,8 @@ LOST = RunEnd(137, "lost", None, 0.0, 0.0, 0.0, 0.0, 0, 0, single_uid=True, ling
 class Origin:
     """Where a sandbox comes from, and the process that it began with.
 
-    `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from; the last
-    two are of the live fork that made it.
+    `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from; `pause_ms`
+    and `by_twin` are of the live fork that made it. `epoch` counts forks from its first ancestor on.
     """
 
     command: tuple[str, ...]
@@ -40,6 +45,9 @@ class Origin:
     snapshot: str | None = None
     pause_ms: float | None = None
     by_twin: bool | None = None
+    kernel: KernelRef | None = None
+    epoch: int = 0
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def shown_command(argv: Sequence[str]) -> tuple[str, ...]:
@@ -84,6 +92,8 @@ class Sandbox:
         self.end: RunEnd | None = None
         self.ended = 0.0
         self.ground = Ground()
+        self.spare = False
+        """Forked ahead, and nobody's yet."""
         self.note: str | None = None
         """Who had it ended."""
         self.gone = asyncio.Event()
@@ -98,6 +108,17 @@ class Sandbox:
     def label(self) -> str:
         """What people call it."""
         return self.name or self.id
+
+    @property
+    def shown(self) -> bool:
+        """Whether it is told of: it runs, and somebody asked for it."""
+        return bool(self.origin.pid) and not self.spare
+
+    def hand_out(self, metadata: Mapping[str, str]) -> None:
+        """It is somebody's now."""
+        self.spare = False
+        self.created = time.time()
+        self.origin = dataclasses.replace(self.origin, metadata=metadata)
 
     @property
     def ending(self) -> bool:
@@ -125,6 +146,9 @@ class Sandbox:
             ended=None if self.end is None else self.ended,
             end=self.end,
             note=self.note,
+            kernel=origin.kernel,
+            epoch=origin.epoch,
+            metadata=origin.metadata,
         )
 
     # --- the record in core -------------------------------------------------------------------------------
@@ -149,7 +173,9 @@ class Sandbox:
             data: dict[str, Any] = json.loads(record)
             if data["version"] != 1 or not data["origin"]["pid"] or data["ttl"] is None:
                 return None
-            origin = Origin(**{**data["origin"], "command": tuple(data["origin"]["command"])})
+            told = data["origin"]
+            kernel = KernelRef.from_wire(told["kernel"])
+            origin = Origin(**{**told, "command": tuple(told["command"]), "kernel": kernel})
             limits = Limits.of(data["limits"])
             sandbox = cls(
                 core,
@@ -208,6 +234,15 @@ class Sandbox:
             self.note = note
         if self.end is None and self.core.alive:
             self.core.end_sandbox(self.number)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its command, and to what that waits for."""
+        if self.end is None and self.core.alive:
+            payload = (
+                u64(p.TAG_SANDBOX, self.number) + u32(p.TAG_COMMAND, COMMAND) + u32(p.TAG_SIGNAL, number)
+            )
+            with contextlib.suppress(DaemonLost):
+                self.core.connection.call(p.SIGNAL, payload, [], lambda _: None)
 
     def command_ended(self, end: RunEnd) -> None:
         """Its command ended, and so it does. One that was being ended from outside keeps that cause."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from ramet.errors import InvalidRequest, LimitUnsupported
 from ramet.models.limits import BY_NAME, Limits, parse_limit, parse_seconds, shown
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 
     from ramet.models.operations import Text
 
+    T = TypeVar("T")
+    PerChild: TypeAlias = T | list[T] | tuple[T, ...]
+
 FORK_MAX = 1000
 """Most children of one call."""
 TTL_S = 300.0
 """How long a detached sandbox lives that nobody is attached to and nobody asks for anything."""
 TTL_MAX_S = 7 * 86400.0
+CHANNELS = ("packets", "lines")
+"""Kinds of channels: messages that are read whole (SOCK_SEQPACKET), or lines (SOCK_STREAM)."""
+METADATA_MAX = 16384
 FORK_LIMITS = ("disk", "inodes", "wall", "output")
 """Limits that a child can have otherwise than its parent: those that are not in the copied process."""
 
@@ -71,12 +77,29 @@ def check_sandbox(value: object, field: str = "sandbox") -> str:
     return check_name(check_text(value, field), field)
 
 
+class KernelRef(NamedTuple):
+    """That a sandbox's command is a kernel: its name, and the kind of channel."""
+
+    name: str
+    channel: str
+
+    @classmethod
+    def from_wire(cls, data: object) -> Self | None:
+        """From JSON. Raises InvalidRequest naming ``kernel``."""
+        if data is None:
+            return None
+        if not isinstance(data, (list, tuple)) or len(data) != 2 or data[1] not in CHANNELS:
+            raise InvalidRequest.of("kernel", f"must be a name and one of {', '.join(CHANNELS)}")
+        return cls(check_name(check_text(data[0], "kernel"), "kernel"), data[1])
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRequest:
     """A sandbox for one command, which stays until the command ends. Made by `of` or `from_wire`.
 
     `run` holds the command and where it runs; its limit ``wall`` does not count, `timeout` does: seconds
     until everything in the sandbox is killed, None for never. `ttl` is None unless the sandbox is detached.
+    With `kernel` the command gets a channel.
     """
 
     run: RunRequest
@@ -84,6 +107,8 @@ class CreateRequest:
     timeout: float | None = None
     detach: bool = False
     ttl: float | None = None
+    kernel: KernelRef | None = None
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -99,6 +124,8 @@ class CreateRequest:
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        kernel: KernelRef | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> Self:
         """The request for `command`. Raises InvalidRequest naming the argument at fault."""
         run = RunRequest.of(command, env=env, cwd=cwd, root=root, limits=limits, python=python)
@@ -106,17 +133,32 @@ class CreateRequest:
         if timeout is None:
             asked: Mapping[str, Any] = run.limits.asked() if isinstance(limits, Limits) else limits or {}
             timeout = run.limits.wall if asked.get("wall") is not None else None
-        return cls(run, named, _timeout(timeout), _flag(detach, "detach"), _ttl(ttl, detach=detach))
+        return cls(
+            run,
+            named,
+            _timeout(timeout),
+            _flag(detach, "detach"),
+            _ttl(ttl, detach=detach),
+            kernel,
+            check_metadata(metadata),
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON; what has its default is left out."""
         data: dict[str, Any] = {"run": self.run.to_wire()}
-        return data | _given(name=self.name, timeout=self.timeout, detach=self.detach or None, ttl=self.ttl)
+        return data | _given(
+            name=self.name,
+            timeout=self.timeout,
+            detach=self.detach or None,
+            ttl=self.ttl,
+            kernel=self.kernel,
+            metadata=self.metadata or None,
+        )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        _only(data, ("run", "name", "timeout", "detach", "ttl"))
+        _only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata"))
         run = data.get("run")
         if not isinstance(run, dict) or "streams" in run or "fault" in run:
             raise InvalidRequest.of("run", "must be an object that describes a command")
@@ -127,6 +169,8 @@ class CreateRequest:
             _timeout(data.get("timeout")),
             detach,
             _ttl(data.get("ttl"), detach=detach),
+            KernelRef.from_wire(data.get("kernel")),
+            check_metadata(data.get("metadata")),
         )
 
 
@@ -135,18 +179,51 @@ def _given(**values: object) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ForkRequest:
-    """`n` sandboxes, forked from the running sandbox `sandbox` or from the snapshot `snapshot`.
+class Child:
+    """What one child of a fork has of its own. `limits` are those that it has otherwise than its parent."""
 
-    `limits` holds those that the children have otherwise than their parent, by name.
-    """
+    name: str | None = None
+    limits: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    timeout: float | None = None
+
+    @classmethod
+    def of(cls, name: object, limits: object, metadata: object, timeout: object) -> Self:
+        """A checked one. Raises InvalidRequest."""
+        changed = _fork_limits(limits)
+        wall = changed.pop("wall", None)
+        return cls(
+            None if name is None else check_name(check_text(name, "name")),
+            changed,
+            check_metadata(metadata),
+            _timeout(wall if timeout is None else timeout),
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON; what has its default is left out."""
+        return _given(
+            name=self.name,
+            limits=self.limits or None,
+            metadata=self.metadata or None,
+            timeout=self.timeout,
+        )
+
+    @classmethod
+    def from_wire(cls, data: object) -> Self:
+        """From JSON, checked anew. Raises InvalidRequest."""
+        if not isinstance(data, Mapping):
+            raise InvalidRequest.of("children", "must be a list of objects")
+        _only(data, ("name", "limits", "metadata", "timeout"))
+        return cls.of(data.get("name"), data.get("limits"), data.get("metadata"), data.get("timeout"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """A sandbox for each child, forked from the running sandbox `sandbox` or the snapshot `snapshot`."""
 
     sandbox: str | None = None
     snapshot: str | None = None
-    n: int = 1
-    limits: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
-    timeout: float | None = None
-    name: str | None = None
+    children: tuple[Child, ...] = (Child(),)
     detach: bool = False
     ttl: float | None = None
 
@@ -157,29 +234,34 @@ class ForkRequest:
         sandbox: str | None = None,
         snapshot: str | None = None,
         n: int = 1,
-        limits: Mapping[str, Any] | None = None,
+        limits: PerChild[Mapping[str, Any] | None] = None,
         timeout: float | None = None,
-        name: str | None = None,
+        names: Sequence[str] | None = None,
+        metadata: PerChild[Mapping[str, str] | None] = None,
         detach: bool = False,
         ttl: float | None = None,
     ) -> Self:
-        """The checked request. Raises InvalidRequest naming the argument at fault."""
+        """The checked request for `n` children, with lists of `n` where they differ.
+
+        Raises InvalidRequest naming the argument at fault.
+        """
         if (sandbox is None) == (snapshot is None):
             raise InvalidRequest.of("sandbox", "a fork is of one sandbox or of one snapshot")
         if type(n) is not int or not 1 <= n <= FORK_MAX:
             text = f"{shown(n)} is no number of children: from 1 to {FORK_MAX}"
             raise InvalidRequest.of("n", text, code="out_of_range")
-        if name is not None and n != 1:
-            raise InvalidRequest.of("name", f"is for one child, not for {n}")
-        changed = _fork_limits(limits)
-        wall = changed.pop("wall", None)
+        rows = zip(
+            per_child(names, n, "names"),
+            per_child(limits, n, "limits"),
+            per_child(metadata, n, "metadata"),
+            strict=True,
+        )
+        children = tuple([Child.of(*row, timeout) for row in rows])
+        _check_different([child.name for child in children if child.name is not None])
         return cls(
             None if sandbox is None else check_sandbox(sandbox),
             None if snapshot is None else check_name(check_text(snapshot, "snapshot"), "snapshot"),
-            n,
-            changed,
-            _timeout(wall if timeout is None else timeout),
-            None if name is None else check_name(check_text(name, "name")),
+            children,
             _flag(detach, "detach"),
             _ttl(ttl, detach=detach),
         )
@@ -189,10 +271,7 @@ class ForkRequest:
         return _given(
             sandbox=self.sandbox,
             snapshot=self.snapshot,
-            n=self.n,
-            limits=self.limits or None,
-            timeout=self.timeout,
-            name=self.name,
+            children=[child.to_wire() for child in self.children],
             detach=self.detach or None,
             ttl=self.ttl,
         )
@@ -201,7 +280,50 @@ class ForkRequest:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
         _only(data, [field.name for field in dataclasses.fields(cls)])
-        return cls.of(**data)
+        children = data.get("children")
+        if not isinstance(children, list):
+            raise InvalidRequest.of("children", "must be a list of objects")
+        checked = cls.of(
+            sandbox=data.get("sandbox"),
+            snapshot=data.get("snapshot"),
+            n=len(children),
+            detach=data.get("detach", False),
+            ttl=data.get("ttl"),
+        )
+        made = tuple([Child.from_wire(child) for child in children])
+        _check_different([child.name for child in made if child.name is not None])
+        return dataclasses.replace(checked, children=made)
+
+
+def per_child(value: Any, n: int, field: str) -> list[Any]:
+    """`value` for each of `n` children: the items of a list of `n`, or the same for all.
+
+    Raises InvalidRequest naming `field`.
+    """
+    if not isinstance(value, (list, tuple)):
+        if field == "names" and value is not None:
+            raise InvalidRequest.of(field, f"must be a list of {n}")
+        return [value] * n
+    if len(value) != n:
+        raise InvalidRequest.of(field, f"has {len(value)} items for {n} children")
+    return list(value)
+
+
+def _check_different(names: Sequence[str]) -> None:
+    if len({*names}) < len(names):
+        raise InvalidRequest.of("names", "one is given twice", code="name_taken")
+
+
+def check_metadata(value: object) -> dict[str, str]:
+    """`value` as what a user notes of a sandbox. Raises InvalidRequest naming ``metadata``."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest.of("metadata", f"must be a mapping of text to text, not {type(value).__name__}")
+    found = {check_text(name, "metadata"): check_text(text, "metadata") for name, text in value.items()}
+    if sum(len(name) + len(text) for name, text in found.items()) > METADATA_MAX:
+        raise InvalidRequest.of("metadata", f"has more than {METADATA_MAX} characters", code="too_long")
+    return found
 
 
 def _fork_limits(limits: object) -> dict[str, int | float]:
@@ -237,21 +359,24 @@ class SnapshotRequest:
 
     sandbox: str
     name: str
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, sandbox: str, name: str) -> Self:
+    def of(cls, sandbox: str, name: str, metadata: Mapping[str, Any] | None = None) -> Self:
         """The checked request. Raises InvalidRequest."""
-        return cls(check_sandbox(sandbox), check_name(check_text(name, "name")))
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidRequest.of("metadata", "must be a mapping")
+        return cls(check_sandbox(sandbox), check_name(check_text(name, "name")), dict(metadata or {}))
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
-        return {"sandbox": self.sandbox, "name": self.name}
+        return {"sandbox": self.sandbox, "name": self.name, "metadata": dict(self.metadata)}
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        _only(data, ("sandbox", "name"))
-        return cls.of(data.get("sandbox", ""), data.get("name", ""))
+        _only(data, ("sandbox", "name", "metadata"))
+        return cls.of(data.get("sandbox", ""), data.get("name", ""), data.get("metadata"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -317,7 +442,8 @@ class SandboxInfo:
     `setup_ms` counts from the request's arrival in core to the moment when the command ran. `pause_ms` tells
     how long the parent stood still for the fork, `by_twin` whether that copied no page of its memory; both
     are None for what was not forked from a running sandbox. `single_uid` is true when only one user id exists
-    inside. `end` is how it ended, `note` who ended it, where the command did not.
+    inside. `end` is how it ended, `note` who ended it, where the command did not. `kernel` tells of one that
+    runs code; `epoch` counts the forks from its first ancestor on; `metadata` is what its maker noted of it.
     """
 
     id: str
@@ -337,6 +463,9 @@ class SandboxInfo:
     ended: float | None = None
     end: RunEnd | None = None
     note: str | None = None
+    kernel: KernelRef | None = None
+    epoch: int = 0
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
@@ -346,9 +475,17 @@ class SandboxInfo:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
         end = data.get("end")
-        return cls(
-            **{**data, "command": tuple(data["command"]), "end": None if end is None else RunEnd._make(end)}
-        )
+        more = {
+            "command": tuple(data["command"]),
+            "end": None if end is None else RunEnd._make(end),
+            "kernel": KernelRef.from_wire(data.get("kernel")),
+        }
+        return cls(**{**data, **more})
+
+    @property
+    def hostname(self) -> str:
+        """What it is called inside."""
+        return self.name or f"ramet-{self.id[:8]}"
 
     def how_it_ended(self) -> str:
         """The end in a few words; nothing while it lives."""
@@ -375,7 +512,8 @@ class Snapshot:
 
     `memory_bytes` and `file_bytes` are what is kept of memory and of written files; `pause_ms` is how long
     the sandbox stood still, `capture_ms` how long it took to write down, `stem_ms` to be ready to be forked;
-    `by_twin` says that no page of memory had to be copied for it.
+    `by_twin` says that no page of memory had to be copied for it. `kernel` is that of the sandbox, `metadata`
+    what was noted of the snapshot.
     `sandbox` is the id of the one it was taken of, `created` seconds since the epoch. `durable` says whether
     it survives the end of the daemon; then `disk_bytes` is what it takes on disk by itself, and `parent` the
     snapshot that it builds upon. `damage` says what is wrong with one that cannot be read.
@@ -391,6 +529,8 @@ class Snapshot:
     capture_ms: float = 0.0
     stem_ms: float = 0.0
     by_twin: bool = False
+    kernel: KernelRef | None = None
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     durable: bool = False
     disk_bytes: int = 0
     parent: str | None = None
@@ -403,7 +543,7 @@ class Snapshot:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
-        return cls(**data)
+        return cls(**{**data, "kernel": KernelRef.from_wire(data.get("kernel"))})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ class Cores:
     async def ensure(self):
         raise NotImplementedError
 
+    def spawn(self, work):
+        raise NotImplementedError
+
 
 @pytest.fixture
 def core():

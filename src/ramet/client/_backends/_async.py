@@ -32,7 +32,7 @@ async def ready(descriptor: int, timeout: float, *, write: bool = False) -> bool
     return False
 
 
-async def deliver(callback: Callable[[bytes], Any], chunk: bytes) -> None:
+async def deliver(callback: Callable[[T], Any], chunk: T) -> None:
     """Call `callback`, and await what it returns if it is to be awaited."""
     outcome = callback(chunk)
     if inspect.isawaitable(outcome):

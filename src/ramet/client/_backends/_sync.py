@@ -22,7 +22,7 @@ def ready(descriptor: int, timeout: float, *, write: bool = False) -> bool:
     return bool(poller.poll(timeout * 1000 if timeout >= 0 else None))
 
 
-def deliver(callback: Callable[[bytes], Any], chunk: bytes) -> None:
+def deliver(callback: Callable[[T], Any], chunk: T) -> None:
     """Call `callback`."""
     callback(chunk)
 

@@ -58,6 +58,8 @@ class Client:
         self._idle: list[Connection] = []
         self._lanes: Lanes | None = None
         self._ran = False
+        self.templates: dict[str, str] = {}
+        """Built-in templates that were seen to be there: the names of their snapshots."""
 
     def run(
         self,

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from ramet.client._backends._sync import Opening, poll
 from ramet.client._exchange import Made
@@ -16,18 +17,36 @@ from ramet.client._held import Collector, Held, result_of
 from ramet.client._start import absolute, interpreter
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import PATIENCE_S, Client
+from ramet.client._sync.code import Code, Forked, check_environment, check_seed, known_kernel
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
-from ramet.errors import DaemonLost, ForkError, InvalidRequest, RametError, SandboxEnded, WaitTimeout
-from ramet.models.limits import DEFAULT_LIMITS, Limits
+from ramet.errors import (
+    DaemonLost,
+    ForkError,
+    InvalidRequest,
+    RametError,
+    SandboxEnded,
+    SnapshotError,
+    WaitTimeout,
+)
+from ramet.kernels import Kernel, get
+from ramet.models.executions import Execution, Result
+from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
+from ramet.models.names import check_name, check_text
+from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
     CreateRequest,
     ForkReport,
     ForkRequest,
+    KernelRef,
     SandboxInfo,
     Snapshot,
     SnapshotRequest,
 )
+from ramet.models.templates import BUILT_IN
+
+if TYPE_CHECKING:
+    from ramet.models.sandboxes import PerChild
 
 Command = str | Sequence[str | bytes | PathLike[str]]
 OnError = Literal["end", "keep"]
@@ -42,6 +61,7 @@ class _Open(NamedTuple):
     stdin: Writer
     stdout: Reader
     stderr: Reader
+    code: Code | None
 
 
 class Sandbox(Opening):
@@ -65,15 +85,24 @@ class Sandbox(Opening):
         detach: bool = False,
         ttl: float | None = None,
         encoding: str = "utf-8",
+        kernel: str | Kernel | None = None,
+        seed: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        python: Python | None = None,
         client: Client | None = None,
     ) -> None:
-        """Start `command`, or fork the snapshot `source`.
+        """Start `command` or `kernel`, or fork the snapshot or template `source`.
 
         Args:
-            source: a snapshot, or the name of one. The sandbox is a fork of it: it goes on where the snapshot
-                was taken, with that one's memory, files, environment and directory.
+            source: a snapshot, or the name of one or of a template (``python``, ``bash``, ``node``, or one of
+                your own). The sandbox is a fork of it: it goes on where the snapshot was taken, with that
+                one's memory, files and directory.
             command: text is a line for /bin/sh; a sequence is a program and its arguments.
-            env: variables to add to the sandbox's own. Nothing of this process's environment goes in.
+            kernel: start a fresh kernel as the command, to run code in. A template starts faster.
+            env: variables to add to the sandbox's own. Nothing of this process's environment goes in. A fork
+                takes them only where a kernel is there to heed them.
+            seed: makes what a fork's kernel calls random repeat itself; by default no two are alike.
+            metadata: what to note of it, for `ramet.sandboxes.list`.
             cwd: absolute, inside the sandbox; by default its home.
             root: a directory of the host to use as ``/``; writes to it stay in the sandbox.
             limits: Limits, or a mapping such as ``{"disk": "64M"}``; a fork takes a mapping of those that
@@ -83,6 +112,7 @@ class Sandbox(Opening):
             detach: live on after this process.
             ttl: seconds that a detached sandbox lives with nobody attached and nobody asking; 300 by default.
             encoding: of text given to stdin, and of the result's text.
+            python: the interpreter of the host that the default root shows; by default this one.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -92,17 +122,26 @@ class Sandbox(Opening):
         """
         self._prepare(client or shared, DEFAULT_LIMITS.output, encoding)
         self._request: CreateRequest | ForkRequest
+        self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
         if source is None:
-            if command is None:
-                raise InvalidRequest.of("command", "is missing: a sandbox has a command, or a snapshot")
+            chosen = None if kernel is None else known_kernel(kernel)
+            words = command if chosen is None else chosen.argv
+            if words is None or (command is not None and chosen is not None):
+                raise InvalidRequest.of(
+                    "command", "a sandbox has a command, a kernel, or a snapshot, and one of them"
+                )
+            if seed is not None:
+                raise InvalidRequest.of("seed", "is for forks of a kernel")
             request = CreateRequest.of(
-                command,
-                env=env,
+                words,
+                kernel=None if chosen is None else KernelRef(chosen.name, chosen.channel),
+                metadata=metadata,
+                env=env if chosen is None else {**(env or {}), "RAMET_CHANNEL": "3"},
                 cwd=cwd,
                 root=absolute(root),
                 limits=limits,
                 timeout=timeout,
-                python=interpreter(),
+                python=python or interpreter(),
                 name=name,
                 detach=detach,
                 ttl=ttl,
@@ -110,33 +149,62 @@ class Sandbox(Opening):
             self._output = request.run.limits.output
             self._request = request
         else:
-            for field, value in (("command", command), ("env", env), ("cwd", cwd), ("root", root)):
+            for field, value in (("command", command), ("cwd", cwd), ("root", root), ("kernel", kernel)):
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
             self._request = ForkRequest.of(
                 snapshot=source.name if isinstance(source, Snapshot) else source,
                 limits=limits.asked() if isinstance(limits, Limits) else limits,
                 timeout=timeout,
-                name=name,
+                names=None if name is None else [name],
+                metadata=metadata,
                 detach=detach,
                 ttl=ttl,
             )
-            self._output = int(self._request.limits.get("output", self._output))
+            self._output = int(self._request.children[0].limits.get("output", self._output))
         self._made()
 
     def start(self) -> Self:
         """Open it, if that has not been done; returns itself."""
-        if self._open is None:
-            operation = "sandbox.create" if isinstance(self._request, CreateRequest) else "sandbox.fork"
-            found = _make(self._client, operation, self._request)
-            if found.errors:
-                raise next(iter(found.errors.values()))
+        if self._open is not None:
+            return self
+        if isinstance(self._request, CreateRequest):
+            found = _make(self._client, "sandbox.create", self._request)
             self._take(found.held[0])
+            self._boot()
+            return self
+        found = _make_forks(self._client, self._request)
+        if found.errors:
+            raise next(iter(found.errors.values()))
+        self._take(found.held[0])
+        self._begin_life(self._forked, None)
         return self
+
+    def _boot(self) -> None:
+        code = self._here.code
+        if code is None:
+            return
+        try:
+            code.boot()
+        except BaseException:
+            self.let_go()
+            raise
+
+    def _begin_life(self, forked: Forked, running: str | None) -> None:
+        code = self._here.code
+        if code is not None:
+            code.forked(running, seed=forked.seed, env=forked.env)
+        elif forked.seed is not None or forked.env:
+            self.let_go()
+            field = "env" if forked.env else "seed"
+            raise InvalidRequest.of(field, "is for sandboxes with a kernel: no other process would heed it")
 
     def _take(self, held: Held) -> None:
         out, err = Reader(held.stdout), Reader(held.stderr)
-        self._open: _Open | None = _Open(held, Writer(held.stdin, self._encoding), out, err)
+        code = None
+        if held.channel is not None and held.info.kernel is not None:
+            code = Code(held, get(held.info.kernel.name), self._output)
+        self._open: _Open | None = _Open(held, Writer(held.stdin, self._encoding), out, err, code)
 
     @classmethod
     def _of(cls, held: Held, client: Client, output: int, encoding: str) -> Self:
@@ -203,6 +271,75 @@ class Sandbox(Opening):
     def __repr__(self) -> str:
         state = "not started" if self._open is None else f"{self.info.id}, {self.info.status}"
         return f"<{type(self).__name__} {state}>"
+
+    # --- code ---------------------------------------------------------------------------------------------
+
+    @property
+    def _code(self) -> Code:
+        code = self._here.code
+        if code is None:
+            raise InvalidRequest(
+                "no_kernel",
+                "this sandbox has no kernel to run code",
+                hint="ramet.Sandbox('python') has one",
+            )
+        return code
+
+    def run_code(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        on_stdout: Callable[[bytes], Any] | None = None,
+        on_stderr: Callable[[bytes], Any] | None = None,
+        on_result: Callable[[Result], Any] | None = None,
+        context: str | None = None,
+        stdin: str | bytes | None = None,
+    ) -> Execution:
+        """Run code in its kernel, which keeps its state from one call to the next.
+
+        An error of the code is told by the Execution, and never raised here; see `Execution.check`.
+
+        Args:
+            code: what to run.
+            timeout: seconds until it is interrupted. What does not heed that in 2 more ends with the sandbox.
+            on_stdout: called with each piece of bytes as it arrives, which is in the Execution all the same.
+            on_stderr: as `on_stdout`.
+            on_result: called with each Result as it arrives.
+            context: a name space of its own, made when it is first named; by default the kernel's main one.
+            stdin: what is to be read from descriptor 0 while the code runs.
+
+        Raises:
+            InvalidRequest: an argument is wrong, the sandbox has no kernel, or that is busy.
+            SandboxEnded: the kernel was dead before.
+        """
+        return self._code.run(
+            check_text(code, "code"),
+            timeout=None if timeout is None else float(parse_limit(BY_NAME["wall"], timeout, "timeout")),
+            context=None if context is None else check_name(check_text(context, "context"), "context"),
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            on_result=on_result,
+            stdin=stdin.encode() if isinstance(stdin, str) else stdin,
+        )
+
+    def interrupt(self) -> None:
+        """Interrupt the code that runs, as Ctrl-C does; the state is kept. When nothing runs, nothing happens."""
+        self._code.interrupt()
+
+    @property
+    def running_code(self) -> str | None:
+        """The id of the code that runs: for a fork, of what ran at that moment and has not ended here."""
+        code = self._code
+        return code.running or (None if code.inherited in code.past else code.inherited)
+
+    def attach(self, timeout: float | None = None) -> Execution:
+        """How the code ended here that ran when this sandbox was forked.
+
+        Its output is what it wrote since then. Raises WaitTimeout when it does not end in `timeout` seconds,
+        InvalidRequest when nothing ran, SandboxEnded when the kernel died of it.
+        """
+        return self._code.attach(timeout)
 
     # --- its end ------------------------------------------------------------------------------------------
 
@@ -281,7 +418,7 @@ class Sandbox(Opening):
         except DaemonLost:
             pass  # the sandbox went with it
         finally:
-            held.close()
+            self.let_go()
 
     def ask_end(self) -> None:
         """Have it ended without waiting for that, unless it is detached: the first half of `close`."""
@@ -291,6 +428,8 @@ class Sandbox(Opening):
     def let_go(self) -> None:
         """Close what this process has of it, without waiting: the second half of `close`."""
         if self._open is not None:
+            if self._open.code is not None:
+                self._open.code.close()
             self._open.held.close()
 
     def __enter__(self) -> Self:
@@ -308,7 +447,10 @@ class Sandbox(Opening):
         self,
         n: None = None,
         *,
+        env: Mapping[str, str] | None = None,
+        seed: int | None = None,
         limits: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
         name: str | None = None,
         detach: bool = False,
@@ -319,7 +461,11 @@ class Sandbox(Opening):
         self,
         n: int,
         *,
-        limits: Mapping[str, Any] | None = None,
+        env: PerChild[Mapping[str, str] | None] = None,
+        seed: PerChild[int | None] = None,
+        limits: PerChild[Mapping[str, Any] | None] = None,
+        metadata: PerChild[Mapping[str, str] | None] = None,
+        names: Sequence[str] | None = None,
         timeout: float | None = None,
         detach: bool = False,
         ttl: float | None = None,
@@ -329,7 +475,11 @@ class Sandbox(Opening):
         self,
         n: int | None = None,
         *,
-        limits: Mapping[str, Any] | None = None,
+        env: PerChild[Mapping[str, str] | None] = None,
+        seed: PerChild[int | None] = None,
+        limits: PerChild[Mapping[str, Any] | None] = None,
+        metadata: PerChild[Mapping[str, str] | None] = None,
+        names: Sequence[str] | None = None,
         timeout: float | None = None,
         name: str | None = None,
         detach: bool = False,
@@ -340,13 +490,19 @@ class Sandbox(Opening):
 
         Each child goes on where this one stood, with its memory, files and open descriptors of one instant,
         and standard streams of its own. This one does not notice. It does not matter to the children when it
-        ends.
+        ends. Code that runs goes on in both: `attach` gives its end in the child.
+
+        `env`, `seed`, `limits`, `metadata` are for all children alike, or lists with one item for each.
 
         Args:
             n: how many, from 1 to 1000.
+            env: variables to set in the kernel's environment.
+            seed: makes what a child's kernel calls random repeat itself; by default no two are alike.
             limits: those that differ from this one's: ``disk``, ``inodes``, ``wall``, ``output``.
+            metadata: what to note of each.
+            names: one for each of `n`.
             timeout: as for a new sandbox.
-            name: of the one child.
+            name: of the one child, without `n`.
             detach: the children live on after this process.
             ttl: as for a new sandbox.
             on_error: ``end`` or ``keep`` the children that live when others could not be made.
@@ -358,29 +514,42 @@ class Sandbox(Opening):
             InvalidRequest: an argument is wrong.
         """
         _check_on_error(on_error)
+        if name is not None and n is not None:
+            raise InvalidRequest.of("name", "is for one child: with a number of them, give names")
+        count = 1 if n is None else n
         request = ForkRequest.of(
             sandbox=self.id,
-            n=1 if n is None else n,
+            n=count,
             limits=limits,
             timeout=timeout,
-            name=name,
+            names=names if name is None else [name],
+            metadata=metadata,
             detach=detach,
             ttl=ttl,
         )
+        lives = Forked.of_each(count, seed, env)
         if self._result is not None:
             raise _dead(self.info)
-        found = _make(self._client, "sandbox.fork", request)
-        output = int(request.limits.get("output", self._output))
-        children = SandboxList([self._of(held, self._client, output, self._encoding) for held in found.held])
-        _check_all(children, found, request.n, on_error)
+        running = None if self._here.code is None else self._here.code.running
+        children = _forked(
+            self._client,
+            request,
+            lives,
+            output=self._output,
+            encoding=self._encoding,
+            running=running,
+            on_error=on_error,
+        )
         return children[0] if n is None else children
 
-    def snapshot(self, name: str) -> Snapshot:
+    def snapshot(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> Snapshot:
         """Keep its state under `name`, for ``Sandbox(name)`` to fork later. It runs on.
+
+        `metadata` is kept with it, and told by `ramet.snapshots.list`.
 
         Raises Unforkable, SandboxEnded as `fork` does, InvalidRequest when the name is taken or no name.
         """
-        request = SnapshotRequest.of(self.id, name)
+        request = SnapshotRequest.of(self.id, name, metadata)
         if self._result is not None:
             raise _dead(self.info)
         answer = self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
@@ -416,35 +585,38 @@ def fork(
     sandbox: str | None = None,
     snapshot: str | None = None,
     n: int = 1,
-    limits: Mapping[str, Any] | None = None,
+    env: PerChild[Mapping[str, str] | None] = None,
+    seed: PerChild[int | None] = None,
+    limits: PerChild[Mapping[str, Any] | None] = None,
+    metadata: PerChild[Mapping[str, str] | None] = None,
+    names: Sequence[str] | None = None,
     timeout: float | None = None,
-    name: str | None = None,
     detach: bool = False,
     ttl: float | None = None,
     on_error: OnError = "end",
     client: Client | None = None,
 ) -> SandboxList:
-    """Fork a sandbox that another process has, by its id or name, or a snapshot `n` times.
+    """Fork a sandbox that another process has, by its id or name, or a snapshot or template `n` times.
 
     Else as `Sandbox.fork`.
     """
     _check_on_error(on_error)
+    asked = client or shared
     request = ForkRequest.of(
         sandbox=sandbox,
         snapshot=snapshot,
         n=n,
         limits=limits,
         timeout=timeout,
-        name=name,
+        names=names,
+        metadata=metadata,
         detach=detach,
         ttl=ttl,
     )
-    asked = client or shared
-    found = _make(asked, "sandbox.fork", request)
-    output = int(request.limits.get("output", DEFAULT_LIMITS.output))
-    children = SandboxList([Sandbox._of(held, asked, output, "utf-8") for held in found.held])  # noqa: SLF001
-    _check_all(children, found, n, on_error)
-    return children
+    lives = Forked.of_each(n, seed, env)
+    return _forked(
+        asked, request, lives, output=DEFAULT_LIMITS.output, encoding="utf-8", running=None, on_error=on_error
+    )
 
 
 # --- the way to the daemon --------------------------------------------------------------------------------
@@ -456,6 +628,7 @@ class _Found:
     def __init__(self) -> None:
         self.made: list[Made] = []
         self.held: list[Held] = []
+        self.numbers: list[int] = []
         self.errors: dict[int, RametError] = {}
 
     def take(self) -> None:
@@ -464,6 +637,7 @@ class _Found:
         while self.made:
             one = self.made[-1]
             self.held.append(Held(one.info, one.fds))
+            self.numbers.append(one.number)
             self.made.pop()
 
     def close(self) -> None:
@@ -486,6 +660,52 @@ def _make(client: Client, operation: str, request: CreateRequest | ForkRequest) 
         found.close()
         raise
     return found
+
+
+def _forked(
+    client: Client,
+    request: ForkRequest,
+    lives: list[Forked],
+    *,
+    output: int,
+    encoding: str,
+    running: str | None,
+    on_error: OnError,
+) -> SandboxList:
+    """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
+    found = _make_forks(client, request)
+    children = SandboxList()
+    try:
+        for number, held in zip(found.numbers, found.held, strict=True):
+            kept = int(request.children[number].limits.get("output", output))
+            child = Sandbox._of(held, client, kept, encoding)  # noqa: SLF001
+            children.append(child)
+            child._begin_life(lives[number], running)  # noqa: SLF001
+    except BaseException:
+        found.close()
+        raise
+    _check_all(children, found, len(request.children), on_error)
+    return children
+
+
+def _make_forks(client: Client, request: ForkRequest) -> _Found:
+    """As `_make`; a built-in template is built if need be, and anew when the host has changed under it."""
+    if request.snapshot not in BUILT_IN:
+        return _make(client, "sandbox.fork", request)
+    from ramet.client._sync.templates import ensure
+
+    name = request.snapshot
+    try:
+        return _make(client, "sandbox.fork", _of_snapshot(request, ensure(name, client)))
+    except (SnapshotError, InvalidRequest) as error:
+        if not isinstance(error, SnapshotError) and error.field != "snapshot":
+            raise
+        kept = ensure(name, client, fresh=True)
+        return _make(client, "sandbox.fork", _of_snapshot(request, kept))
+
+
+def _of_snapshot(request: ForkRequest, name: str) -> ForkRequest:
+    return dataclasses.replace(request, snapshot=name)
 
 
 def _check_all(children: SandboxList, found: _Found, n: int, on_error: str) -> None:

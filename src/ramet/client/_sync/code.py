@@ -1,0 +1,371 @@
+# Generated from _async/code.py by scripts/unasync.py. Do not edit.
+"""Code in a sandbox whose command is a kernel: one piece at a time, in the order of the calls."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from ramet.client._backends._sync import deliver, poll
+from ramet.client._held import Held
+from ramet.client._kernel import Cell, Conversation
+from ramet.client._sync.streams import deadline_of, remaining
+from ramet.errors import DaemonLost, InternalError, InvalidRequest, SandboxEnded, WaitTimeout
+from ramet.kernels import Kernel, get, names, register
+from ramet.models.executions import Execution, Result
+from ramet.models.names import check_text, check_variable
+from ramet.models.sandboxes import per_child
+
+READY_S = 30.0
+"""A kernel that has not said that it is ready by then is given up."""
+INTERRUPT_S = 2.0
+"""What runs has so long to heed an interrupt after its time was up; then the sandbox is ended."""
+END_S = 15.0
+
+OnBytes = Callable[[bytes], Any]
+OnResult = Callable[[Result], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forked:
+    """What the kernel of one child is told of its life."""
+
+    seed: int | None = None
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_each(cls, n: int, seed: Any, env: Any) -> list[Self]:
+        """For each of `n` children. Raises InvalidRequest."""
+        pairs = zip(per_child(seed, n, "seed"), per_child(env, n, "env"), strict=True)
+        return [cls(check_seed(one), check_environment(more)) for one, more in pairs]
+
+
+def known_kernel(kernel: str | Kernel) -> Kernel:
+    """The kernel of that name; one of the caller's own is made known. Raises InvalidRequest."""
+    if not isinstance(kernel, Kernel):
+        return get(check_text(kernel, "kernel"))
+    if kernel.name not in names():
+        register(kernel)
+    elif get(kernel.name) != kernel:
+        raise InvalidRequest.of("kernel", f"there is another kernel {kernel.name!r}", code="name_taken")
+    return kernel
+
+
+def check_seed(seed: object) -> int | None:
+    """`seed` as a number of 64 bits, or None. Raises InvalidRequest."""
+    if seed is None:
+        return None
+    if type(seed) is not int or not 0 <= seed < 1 << 64:
+        raise InvalidRequest.of("seed", f"{seed!r:.40} is no number from 0 to 2**64 - 1")
+    return seed
+
+
+def check_environment(env: Mapping[str, str] | None) -> dict[str, str]:
+    """`env` as variables. Raises InvalidRequest."""
+    if env is None:
+        return {}
+    if not isinstance(env, Mapping):
+        raise InvalidRequest.of("env", f"must be a mapping of text to text, not {type(env).__name__}")
+    return {check_variable(name): check_text(value, "env") for name, value in env.items()}
+
+
+class Code:
+    """The conversation of one sandbox with its kernel."""
+
+    def __init__(self, held: Held, kernel: Kernel, output: int) -> None:
+        """`output` is the limit of that name. `held` stays its owner's."""
+        assert held.channel is not None  # noqa: S101  the caller looked
+        self.running: str | None = None
+        """The id of what runs."""
+        self.inherited: str | None = None
+        """The id of what ran when this sandbox was forked, until it has ended here."""
+        self.past: dict[str, Execution] = {}
+        """What ended with nobody waiting for it: the inherited piece."""
+        self.fork_errors: tuple[str, ...] = ()
+        """What went wrong in what the kernel did because it was forked."""
+        self._held = held
+        self._talk = Conversation(held.channel, kernel, fresh=held.info.epoch > 0)
+        self._output = output
+        self._cell: Cell | None = None
+        self._old: Cell | None = None
+        self._poller: select.epoll | None = None
+        self._watched: set[int] = set()
+        self._writing = False
+        self._busy = False
+        self._ready = True
+        self._input: memoryview | None = None
+        """What the code has not taken yet of what it is to read."""
+
+    # --- beginnings ---------------------------------------------------------------------------------------
+
+    def boot(self) -> None:
+        """Start a kernel that was just created, and wait until it is ready. Raises SandboxEnded."""
+        self._talk.open()
+        self._ready = False
+        deadline = deadline_of(READY_S)
+        with self._used():
+            while not self._ready:
+                if not self._step(deadline) and not remaining(deadline):
+                    raise InternalError("internal", f"the kernel does not start in {READY_S:g} s")
+                if self._talk.ended:
+                    raise self._dead()
+
+    def forked(
+        self, running: str | None, *, seed: int | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Tell the kernel that it is a child now; `running` is what its parent ran at that moment."""
+        info = self._held.info
+        self.inherited = running
+        if running is not None:
+            self._old = self._new_cell(running, (None, None))
+        message = {
+            "op": "forked",
+            "epoch": info.epoch,
+            "sandbox": info.id,
+            "hostname": info.hostname,
+            "seed": seed,
+            "env": dict(env or {}),
+        }
+        self._talk.tell_forked(message)
+        if running is not None:
+            # What runs looks at its channel when it is told to, which it was before there was anything.
+            self._held.ask_signal(signal.SIGURG)
+
+    # --- running ------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None,
+        context: str | None,
+        on_stdout: OnBytes | None,
+        on_stderr: OnBytes | None,
+        on_result: OnResult | None,
+        stdin: bytes | None,
+    ) -> Execution:
+        """Have it run, and wait for its end. Raises SandboxEnded when the kernel was dead before."""
+        with self._used():
+            if self._talk.ended:
+                raise self._dead()
+            cell = self._cell = self._new_cell(None, (on_stdout, on_stderr))
+            self.running = cell.id
+            request: dict[str, Any] = {"op": "run", "id": cell.id, "code": code}
+            if context is not None:
+                request["context"] = context
+            self._talk.say(request)
+            self._input = memoryview(stdin) if stdin else None
+            try:
+                return self._until_done(cell, deadline_of(timeout), on_result)
+            finally:
+                self._cell = None
+                self._stop_feeding()
+                if cell.over:
+                    self.running = None
+
+    def attach(self, timeout: float | None) -> Execution:
+        """The end of what ran when this was forked. Raises WaitTimeout, InvalidRequest when there is none."""
+        name = self.inherited
+        if name is None:
+            raise InvalidRequest("nothing_inherited", "nothing ran when this sandbox was forked")
+        with self._used():
+            deadline = deadline_of(timeout)
+            while name not in self.past:
+                if self._talk.ended:
+                    raise self._dead()
+                if not self._step(deadline) and timeout is not None and not remaining(deadline):
+                    raise WaitTimeout("wait_timeout", f"{name} has not ended in this time")
+        return self.past[name]
+
+    def interrupt(self) -> None:
+        """Have what runs stop, as Ctrl-C does. Nothing happens when nothing runs."""
+        self._held.ask_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._poller is not None:
+            self._poller.close()
+            self._poller = None
+
+    def _until_done(self, cell: Cell, deadline: float | None, on_result: OnResult | None) -> Execution:
+        shown = 0
+        while not cell.over:
+            moved = self._step(deadline)
+            while shown < len(cell.results):
+                if on_result is not None:
+                    deliver(on_result, cell.results[shown])
+                shown += 1
+            if self._talk.ended and not cell.over:
+                return self._died(cell)
+            if not moved and deadline is not None and not remaining(deadline):
+                if cell.overdue:
+                    return self._end_overdue(cell)
+                cell.overdue = True
+                self.interrupt()
+                deadline = deadline_of(INTERRUPT_S)
+        self._deliver(cell)
+        return cell.execution()
+
+    def _step(self, deadline: float | None) -> bool:
+        """Wait until something happens, and take it; False when nothing did."""
+        poller = self._watch()
+        events = poll(poller, remaining(deadline))
+        cell = self._cell or self._old
+        for number, _ in events:
+            if number == self._talk.sock.fileno():
+                self._talk.flush()
+                for event in self._talk.hear():
+                    self._take(event)
+            elif number == self._held.stdin.descriptor:
+                self._feed()
+            elif cell is not None and (sink := cell.sinks.get(number)) is not None:
+                count = sink.pull()
+                if count == 0:
+                    poller.unregister(number)
+                    self._watched.discard(number)
+                    del cell.sinks[number]
+                elif count and sink.callback is not None:
+                    deliver(sink.callback, sink.chunk)
+            else:
+                # What runs in the background writes: it is left unread, and belongs to the next piece.
+                poller.unregister(number)
+                self._watched.discard(number)
+        return bool(events)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind, name = event.get("event"), event.get("id")
+        try:
+            if kind == "ready":
+                self._ready = True
+            elif kind == "forked":
+                self._take_forked(event)
+            elif self._cell is not None and name == self._cell.id:
+                self._cell.event(event)
+            elif self._old is not None and name == self._old.id:
+                self._old.event(event)
+                if self._old.over:
+                    self._old.drain()
+                    self.past[self._old.id] = self._old.execution()
+                    self._old = None
+        except ValueError as error:
+            self._talk.ended = True
+            self._talk.garbled = str(error)
+
+    def _take_forked(self, event: dict[str, Any]) -> None:
+        errors = event.get("errors")
+        if isinstance(errors, list):
+            self.fork_errors = tuple([str(error) for error in errors])
+        if self._old is not None and event.get("running") != self._old.id:
+            # It was asked for, and not begun: requests that nobody read stay with the parent.
+            self._old = None
+            self.inherited = None
+
+    def _feed(self) -> None:
+        if self._input is not None:
+            sent = self._held.stdin.push(self._input)
+            self._input = self._input[sent:] if sent is not None else None
+        if not self._input:
+            self._stop_feeding()
+
+    def _stop_feeding(self) -> None:
+        self._input = None
+        number = self._held.stdin.descriptor
+        if number in self._watched and self._poller is not None:
+            self._watched.discard(number)
+            self._poller.unregister(number)
+
+    def _deliver(self, cell: Cell) -> None:
+        for callback, chunk in cell.drain():
+            deliver(callback, chunk)
+
+    def _new_cell(self, name: str | None, callbacks: tuple[OnBytes | None, OnBytes | None]) -> Cell:
+        streams = (self._held.stdout.descriptor, self._held.stderr.descriptor)
+        return Cell(name, streams, self._output, callbacks)
+
+    def _watch(self) -> select.epoll:
+        if self._poller is None:
+            self._poller = select.epoll()
+            self._poller.register(self._talk.sock, select.EPOLLIN)
+        if self._talk.unsent != self._writing:
+            self._writing = self._talk.unsent
+            what = select.EPOLLIN | select.EPOLLOUT if self._writing else select.EPOLLIN
+            self._poller.modify(self._talk.sock, what)
+        if self._input is not None and self._held.stdin.descriptor not in self._watched:
+            self._poller.register(self._held.stdin.descriptor, select.EPOLLOUT)
+            self._watched.add(self._held.stdin.descriptor)
+        cell = self._cell or self._old
+        if cell is not None:
+            for number in cell.sinks:
+                if number not in self._watched:
+                    self._poller.register(number, select.EPOLLIN)
+                    self._watched.add(number)
+        return self._poller
+
+    # --- the end of a kernel ------------------------------------------------------------------------------
+
+    def _await_end(self) -> str:
+        """How the sandbox ended, which follows the end of its kernel. One that lives on without is ended."""
+        held = self._held
+        if self._talk.garbled is not None:
+            held.ask_end()
+        deadline = deadline_of(END_S)
+        asked = time.monotonic() + INTERRUPT_S
+        with select.epoll() as poller:
+            poller.register(held.session, select.EPOLLIN)
+            try:
+                while not held.hear():
+                    if time.monotonic() > asked:
+                        # It closed its channel and goes on: nobody can speak to it any more.
+                        held.ask_end()
+                    if not poll(poller, min(remaining(deadline), 0.25)) and not remaining(deadline):
+                        return "and the daemon does not tell how"
+            except DaemonLost as error:
+                return error.message
+        why = held.info.how_it_ended()
+        return f"{why}; it said what no kernel says: {self._talk.garbled}" if self._talk.garbled else why
+
+    def _died(self, cell: Cell) -> Execution:
+        why = self._await_end()
+        self._deliver(cell)
+        return cell.lost("timeout" if cell.overdue else "died", f"the kernel ended: {why}")
+
+    def _end_overdue(self, cell: Cell) -> Execution:
+        self._held.ask_end()
+        self._await_end()
+        self._deliver(cell)
+        self._talk.ended = True
+        return cell.lost(
+            "timeout", f"it did not heed an interrupt in {INTERRUPT_S:g} s: its sandbox was ended"
+        )
+
+    def _dead(self) -> SandboxEnded:
+        why = self._await_end()
+        info = self._held.info
+        end = info.end
+        return SandboxEnded(
+            f"the kernel of the sandbox {info.name or info.id} has ended: {why}",
+            sandbox=info.id,
+            reason=end and end.reason,
+            exit_code=end and end.exit_code,
+            signal=end and end.signal,
+        )
+
+    @contextlib.contextmanager
+    def _used(self) -> Any:
+        """One at a time. Raises InvalidRequest."""
+        if self._busy:
+            raise InvalidRequest("kernel_busy", "this sandbox runs code already: one piece at a time")
+        self._busy = True
+        with contextlib.ExitStack() as using:
+            using.callback(self._idle)
+            using.enter_context(self._held.stdout.used())
+            using.enter_context(self._held.stderr.used())
+            yield
+
+    def _idle(self) -> None:
+        self._busy = False

@@ -1,0 +1,115 @@
+"""Children that were forked ahead, of templates that ask for some: handed out at once, and made up for later.
+
+A child waits inside its kernel, which was touched by its first moments, for the word that it is one
+(docs/reference/kernels.md). It is handed out once, and is the first to go when memory becomes scarce.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ramet.errors import RametError
+from ramet.models.sandboxes import Child
+from ramet.models.templates import KEY, WARM_CHILDREN_MAX
+
+if TYPE_CHECKING:
+    from ramet.engine.channels import Channel
+    from ramet.engine.snapshots import Image
+    from ramet.engine.standing import Sandbox
+
+Ready = tuple["Sandbox", "Channel"]
+SCARCE = 0.08
+"""Share of memory that is available when children are given up."""
+WATCH_S = 1.0
+
+
+def available() -> float:
+    """The share of memory that can be had without swapping, as the kernel estimates it (proc_meminfo(5))."""
+    found = {}
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            name, _, rest = line.partition(":")
+            if name in {"MemTotal", "MemAvailable"}:
+                found[name] = int(rest.split()[0])
+    return found["MemAvailable"] / found["MemTotal"] if len(found) == 2 and found["MemTotal"] else 1.0
+
+
+class Ahead:
+    """The children that are ready, by the name of their template's snapshot."""
+
+    def __init__(
+        self,
+        make: Callable[[Image], Awaitable[Ready]],
+        spawn: Callable[[Coroutine[Any, Any, object]], object],
+    ) -> None:
+        """`make` gives a child of an image; `spawn` runs a coroutine in the daemon's task group."""
+        self._make = make
+        self._spawn = spawn
+        self._ready: dict[str, deque[Ready]] = {}
+        self._filling: set[str] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ready.values()))
+
+    def take(self, image: Image, own: Child, *, detach: bool) -> Ready | None:
+        """A child that is ready, unless one with something of its own is asked for."""
+        if detach or own.name is not None or own.limits or own.timeout is not None or image.name is None:
+            return None
+        ready = self._ready.get(image.name, ())
+        while ready:
+            sandbox, channel = ready.popleft()
+            if not sandbox.ending and sandbox.core is image.core:
+                return sandbox, channel
+            channel.close()
+        return None
+
+    def fill(self, image: Image) -> None:
+        """Make up for what was taken, in the background."""
+        if _wanted(image) and image.name not in self._filling and not self._closed:
+            self._filling.add(image.name or "")
+            self._spawn(self._fill(image))
+
+    async def _fill(self, image: Image) -> None:
+        name = image.name or ""
+        ready = self._ready.setdefault(name, deque())
+        try:
+            with image.used():
+                while len(ready) < _wanted(image) and not self._closed and not image.dropped:
+                    if available() < SCARCE:
+                        return
+                    ready.append(await self._make(image))
+        except (RametError, OSError):
+            return  # the next one who asks is told why
+        finally:
+            self._filling.discard(name)
+            if self._closed or image.dropped:
+                self.drop(name)
+        self._spawn(self._watch(name))
+
+    async def _watch(self, name: str) -> None:
+        while self._ready.get(name) and not self._closed and name not in self._filling:
+            await asyncio.sleep(WATCH_S)
+            if available() < SCARCE:
+                self.drop(name)
+
+    def drop(self, name: str) -> None:
+        """Give up the children of a snapshot."""
+        for sandbox, channel in self._ready.pop(name, ()):
+            channel.close()
+            sandbox.kill("it was made ahead and not needed")
+
+    def close(self) -> None:
+        """The daemon ends."""
+        self._closed = True
+        for name in list(self._ready):
+            self.drop(name)
+
+
+def _wanted(image: Image) -> int:
+    told = image.notes.get(KEY)
+    wanted = told.get("warm_children", 0) if isinstance(told, dict) else 0
+    return min(wanted, WARM_CHILDREN_MAX) if isinstance(wanted, int) and image.kernel is not None else 0
