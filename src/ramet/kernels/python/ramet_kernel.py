@@ -1,4 +1,4 @@
-"""The Python kernel: runs cells in a sandbox and keeps their state; docs/reference/kernels.md is its contract.
+"""The Python kernel: runs cells in a sandbox and keeps their state. docs/reference/kernels.md: its contract.
 
 One file, however long: it is sent over the channel into roots in which nothing of ours is installed. It needs
 the standard library of CPython 3.9 or later, and imports little of it, because each page it touches is a page
@@ -10,22 +10,24 @@ others. So no fork hook of CPython fires, and those of `threading` must not: its
 
 from __future__ import annotations
 
-import _signal
 import _socket
 import ast
 import builtins
+import contextlib
 import fcntl
+import functools
 import json
 import linecache
 import os
 import re
+import signal
 import sys
 import threading
 import time
 import traceback
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,6 +49,10 @@ _FUTURES = 0x1FF0000
 _COROUTINE = 0x80
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_decode = json.JSONDecoder().decode
+# Below signal.getsignal(), which makes an enum of each answer.
+_getsignal: Callable[[int], Any] = sys.modules["_signal"].getsignal
+_quote = json.encoder.encode_basestring_ascii
 _PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, dict, set, frozenset, complex, type})
 
 
@@ -59,7 +65,7 @@ class UsageError(Exception):
 
 
 class ForkInfo:
-    """What a hook of `on_fork` is told: `epoch`, `sandbox`, `hostname`, and the `seed` given to fork, or None."""
+    """What a hook of `on_fork` is told: `epoch`, `sandbox`, `hostname`, and its `seed` or None."""
 
     __slots__ = ("epoch", "hostname", "sandbox", "seed")
 
@@ -77,7 +83,7 @@ class ForkInfo:
 
 
 class Channel:
-    """Whole messages over a SEQPACKET socket, of which one copy is kept, far from the numbers that code uses."""
+    """Whole messages over a SEQPACKET socket, at one number, which code does not use."""
 
     def __init__(self, descriptor: int) -> None:
         """Takes `descriptor`."""
@@ -107,7 +113,7 @@ class Channel:
             except ConnectionResetError:
                 return None
             except OSError as error:
-                self.lost(error)
+                raise self.lost(error) from None
             if not packet:
                 return None
             mark = packet[0]
@@ -135,10 +141,14 @@ class Channel:
         """Send one event; nothing in a process that a cell has forked off."""
         if os.getpid() != self.pid:
             return
-        message = _encode(event).encode("ascii")
+        self.send_encoded(_encode(event), urgent=event["event"] == "forked")
+
+    def send_encoded(self, text: str, *, urgent: bool = False) -> None:
+        """Send one event that is JSON already."""
+        message = text.encode("ascii")
         with self.lock:
             # A signal handler of the code may call display() amid a message; a `forked` must go at once.
-            if self.sending and event["event"] != "forked":
+            if self.sending and not urgent:
                 self.deferred.append(message)
                 return
             before, self.sending = self.sending, True
@@ -170,9 +180,9 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             raise SystemExit(0) from None
         except OSError as error:
-            self.lost(error)
+            raise self.lost(error) from None
 
-    def lost(self, error: OSError) -> None:
+    def lost(self, error: OSError) -> NoReturn:
         """End the process: the channel was closed by what runs in it."""
         os.write(2, f"ramet_kernel: the code has closed the kernel's channel ({error})\n".encode())
         os._exit(CHANNEL_CLOSED)
@@ -279,7 +289,7 @@ def display(*values: Any, raw: bool = False, **_: Any) -> None:
 def _show_figures(*_: Any, **__: Any) -> None:
     """Show all open figures of pyplot among the results, and close them."""
     pyplot = sys.modules["matplotlib.pyplot"]
-    managers: Any = sys.modules["matplotlib._pylab_helpers"].Gcf.get_all_fig_managers()  # type: ignore[attr-defined]
+    managers: Any = sys.modules["matplotlib._pylab_helpers"].Gcf.get_all_fig_managers()
     if not managers:
         return
     _flush()
@@ -291,7 +301,7 @@ def _show_figures(*_: Any, **__: Any) -> None:
             except Exception as error:
                 _note(f"a figure could not be drawn: {_last_line(error)}")
     finally:
-        pyplot.close("all")  # type: ignore[attr-defined]
+        pyplot.close("all")
 
 
 # --- errors -----------------------------------------------------------------------------------------------
@@ -330,13 +340,9 @@ def _format(error: BaseException) -> list[str]:
         error.text = linecache.getline(error.filename or "", error.lineno) or None
     whole = traceback.TracebackException(type(error), error, error.__traceback__)
     _only_the_users(whole)
-    if (
-        not whole.stack
-        and whole.__cause__ is None
-        and (whole.__context__ is None or whole.__suppress_context__)
-    ):
-        if getattr(whole, "exceptions", None) is None:
-            return "".join(whole.format_exception_only()).splitlines()
+    related = whole.__cause__ or (None if whole.__suppress_context__ else whole.__context__)
+    if not whole.stack and related is None and getattr(whole, "exceptions", None) is None:
+        return "".join(whole.format_exception_only()).splitlines()
     return "".join(whole.format()).splitlines()
 
 
@@ -368,7 +374,7 @@ def _call_of(mark: str, text: str, *, assigned: bool) -> str | None:
 
 
 def _skip_line(line: str, depth: int, quote: str) -> tuple[int, str]:
-    """Depth of brackets, and the quotes of an open string, after `line`, which began with `depth` and `quote`."""
+    """Depth of brackets, and quotes of an open string, after `line`, which began with the ones given."""
     place = 0
     while place < len(line):
         char = line[place]
@@ -529,7 +535,7 @@ def _shell() -> str:
 
 def _stop(process: Any) -> None:
     """End the process group of `process`, which runs for a cell that was interrupted."""
-    for number, patience in ((_signal.SIGINT, 1.0), (_signal.SIGTERM, 0.5), (_signal.SIGKILL, 5.0)):
+    for number, patience in ((signal.SIGINT, 1.0), (signal.SIGTERM, 0.5), (signal.SIGKILL, 5.0)):
         try:
             os.killpg(process.pid, number)
         except OSError:
@@ -556,7 +562,7 @@ def _execute(argv: list[str], *, capture: bool = False) -> tuple[int, str]:
     output = []
     try:
         if process.stdout is not None:
-            while chunk := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+            while chunk := os.read(process.stdout.fileno(), 1 << 16):
                 output.append(chunk)
         # Popen.wait() would wait a while before it lets KeyboardInterrupt through.
         try:
@@ -603,8 +609,8 @@ def _timed(source: str, frame: types.FrameType, line: int = 0) -> Any:
         user = after.user - before.user + after.children_user - before.children_user
         kernel = after.system - before.system + after.children_system - before.children_system
         print(
-            f"CPU times: user {_duration(user)}, sys: {_duration(kernel)}, total: {_duration(user + kernel)}\n"
-            f"Wall time: {_duration(wall)}"
+            f"CPU times: user {_duration(user)}, sys: {_duration(kernel)}, "
+            f"total: {_duration(user + kernel)}\nWall time: {_duration(wall)}"
         )
 
 
@@ -630,7 +636,8 @@ def _timeit(line: str, frame: types.FrameType, body: str = "") -> None:
     spread = (sum((one - mean) ** 2 for one in each) / len(each)) ** 0.5
     print(
         f"{_duration(mean)} ± {_duration(spread)} per loop "
-        f"(mean ± std. dev. of {len(each)} run{'s' * (len(each) != 1)}, {loops:,} loop{'s' * (loops != 1)} each)"
+        f"(mean ± std. dev. of {len(each)} run{'s' * (len(each) != 1)}, "
+        f"{loops:,} loop{'s' * (loops != 1)} each)"
     )
 
 
@@ -754,7 +761,7 @@ def cell_magic(name: str, line: str, body: str, first: int) -> Any:
 
 
 class _Finder:
-    """First on sys.meta_path: for the few modules of `_AFTER_IMPORT`, has something done after their import."""
+    """First on sys.meta_path: has something done after the import of the few modules of `_AFTER_IMPORT`."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -790,8 +797,8 @@ def _follow(loader: Any, action: Callable[[Any], None]) -> None:
 
 def _refuse_input(prompt: Any = "", *_: Any, **__: Any) -> str:
     raise StdinNotImplementedError(
-        f"input was asked for ({str(prompt)[:80]!r}), but nobody is there to answer: run_code has no standard "
-        "input. Assign the value in the code, or read it from a file or a variable of the environment."
+        f"input was asked for ({str(prompt)[:80]!r}), but nobody is there to answer: run_code has no "
+        "standard input. Assign the value in the code, or read it from a file or from the environment."
     )
 
 
@@ -831,28 +838,27 @@ class _Seeds:
     def after_random(self, module: Any) -> None:
         original = module.Random.__init__
 
-        def __init__(instance: Any, x: Any = None) -> None:  # noqa: N807
+        def initialize(instance: Any, x: Any = None) -> None:
             original(instance, x)
             if x is None and not isinstance(instance, module.SystemRandom):
                 if len(self.randoms) >= 64:
                     self.randoms = [one for one in self.randoms if one() is not None]
                 self.randoms.append(weakref.ref(instance))
 
-        __init__.__wrapped__ = original  # type: ignore[attr-defined]
-        module.Random.__init__ = __init__
+        module.Random.__init__ = functools.update_wrapper(initialize, original)
         if self.seed is not None:
             self.random()
 
     def random(self) -> None:
-        module = sys.modules.get("random")
-        if module is None:
-            if self.seed is None:
-                return
-            import random as module
-        module._inst.seed(self.seed)  # type: ignore[attr-defined]
+        if self.seed is None and "random" not in sys.modules:
+            return
+        import random
+
+        module: Any = random
+        module._inst.seed(self.seed)
         for index, one in enumerate(self.randoms):
             instance = one()
-            if instance is not None and instance is not module._inst:  # type: ignore[attr-defined]
+            if instance is not None and instance is not module._inst:
                 instance.seed(None if self.seed is None else f"{self.seed}:random:{index}")
 
     # numpy: every generator that nobody seeded took its entropy from one function, which is replaced
@@ -872,10 +878,10 @@ class _Seeds:
             self.numpy()
 
     def find_generators(self) -> None:
-        """Look for the generators that were made unseeded since the last look: they take no weak references."""
+        """Look for the generators that were made unseeded; they take no weak references."""
         import gc
 
-        base = sys.modules["numpy.random"].bit_generator.BitGenerator  # type: ignore[attr-defined]
+        base = sys.modules["numpy.random"].bit_generator.BitGenerator
         # Two references are ours: the list, and the argument of getrefcount.
         known = self.generators
         self.generators = []
@@ -883,6 +889,7 @@ class _Seeds:
             one = known.pop(0)
             if sys.getrefcount(one) > 2:
                 self.generators.append(one)
+        one = None  # else it would be found again
         held = {id(one) for one in self.generators}
         for one in gc.get_objects():
             if isinstance(one, base) and id(one) not in held and self._entropy_of(one) in self.entropies:
@@ -944,7 +951,7 @@ class _Seeds:
             names._rng, names._rng_pid = self.source("tempfile"), os.getpid()
 
     def ssl(self) -> None:
-        """OpenSSL knows a fork by another pid, and ours is the same. Adding reseeds its root, and by that all."""
+        """OpenSSL knows a fork by its pid, and ours is the same. Adding reseeds all."""
         module: Any = sys.modules.get("_ssl")
         if module is not None:
             module.RAND_add(os.urandom(48), 48.0)
@@ -979,7 +986,8 @@ class _Streams:
     def __init__(self) -> None:
         # Dropped, these would close their descriptors.
         self.originals = (sys.stdout, sys.stderr, sys.stdin)
-        self.out = self.err = None
+        self.out: Any = None
+        self.err: Any = None
         self.stdio: Any = None
         self.renew()
 
@@ -995,9 +1003,15 @@ class _Streams:
             setattr(self, name[3:], new)
 
     def flush(self) -> None:
-        for stream in {id(one): one for one in (sys.stdout, sys.stderr, self.out, self.err)}.values():
+        streams: tuple[Any, ...] = (
+            getattr(sys, "stdout", None),
+            getattr(sys, "stderr", None),
+            self.out,
+            self.err,
+        )
+        for stream in {id(one): one for one in streams}.values():
             try:
-                stream.flush()  # type: ignore[union-attr]
+                stream.flush()
             except Exception:  # noqa: S112 - closed, None, or of the code's own making
                 continue
         if "_ctypes" in sys.modules:
@@ -1085,6 +1099,7 @@ class Kernel:
         self.streams = _Streams()
         self.kept: list[tuple[str, int]] = []
         self.kept_size = 0
+        self.builtins: dict[str, Any] = {}
 
     # requests
 
@@ -1100,7 +1115,11 @@ class Kernel:
             self.interrupted = False
             self.busy = True
             try:
-                self.answer(message)
+                try:
+                    self.answer(message)
+                except Exception:  # what the kernel calls needs what the code has deleted
+                    self.restore_builtins()
+                    self.answer(message)
             except KeyboardInterrupt:  # raised by code that the kernel called in passing, such as a flush
                 continue
             finally:
@@ -1109,7 +1128,7 @@ class Kernel:
     def answer(self, message: bytes) -> None:
         """Answer one request."""
         try:
-            request = json.loads(message)
+            request = _decode(message.decode())
             operation = request["op"]
         except (ValueError, TypeError, LookupError, RecursionError):
             self.channel.send({"event": "refused", "id": None, "message": "not a request"})
@@ -1167,6 +1186,9 @@ class Kernel:
             self.finish(cell)
         except KeyboardInterrupt:  # by a handler of the code, in the instant before it was replaced
             self.finish(cell)
+        except (AttributeError, NameError, TypeError):
+            self.restore_builtins()
+            self.finish(cell)
         except MemoryError:
             error = {"name": "MemoryError", "value": "", "traceback": []}
             self.channel.send(
@@ -1190,11 +1212,14 @@ class Kernel:
         code = compile_cell(cell.source, cell.filename, context.flags)
         if code.body is not None:
             context.flags |= code.body.co_flags & _FUTURES
-        value = self.execute(code, context.module.__dict__)
+        namespace = context.module.__dict__
+        value = self.execute(code, namespace)
+        shown = namespace.get("_")
+        if shown is not context.last:
+            context.last = None
         if value is None or code.silent:
             return
-        namespace = context.module.__dict__
-        if namespace.get("_") is context.last:  # else the code uses the name, as for gettext
+        if shown is context.last or shown is None:  # else the code uses the name, as for gettext
             namespace["_"] = context.last = value
         text = repr(value)
         data = _rich(value)
@@ -1206,7 +1231,7 @@ class Kernel:
             self.streams.flush()
             self.emit({"text/plain": text, **data}, main=True)
             if type(value).__module__ == "matplotlib.figure" and "matplotlib.pyplot" in sys.modules:
-                sys.modules["matplotlib.pyplot"].close(value)  # type: ignore[attr-defined]
+                sys.modules["matplotlib.pyplot"].close(value)
 
     def execute(self, code: Code, namespace: dict[str, Any]) -> Any:
         """Run `code`; the value of its last expression."""
@@ -1251,30 +1276,43 @@ class Kernel:
             self.task = None
             if not task.done():  # an interrupt or SystemExit came out of another task
                 task.cancel()
-                try:
+                with contextlib.suppress(BaseException):  # what it says on its way out did not end the cell
                     loop.run_until_complete(task)
-                except BaseException:  # noqa: S110 - what it says on its way out is not what ended the cell
-                    pass
 
     def finish(self, cell: Cell) -> None:
         """Put right what the code may have left, and tell the end of `cell`."""
         limit = sys.getrecursionlimit()
         if limit < 1000:
             sys.setrecursionlimit(1000)
-        error, cell.error = cell.error, None
+        error = cell.error
         if os.getpid() != self.channel.pid:
             self.end_of_child(error)
-        if _signal.getsignal(_signal.SIGINT) != self.on_interrupt:
-            _signal.signal(_signal.SIGINT, self.on_interrupt)
-        if _signal.getsignal(_signal.SIGURG) != self.on_urgent:
-            _signal.signal(_signal.SIGURG, self.on_urgent)
+        if _getsignal(signal.SIGINT) != self.on_interrupt:
+            signal.signal(signal.SIGINT, self.on_interrupt)
+        if _getsignal(signal.SIGURG) != self.on_urgent:
+            signal.signal(signal.SIGURG, self.on_urgent)
         if sys.modules.get("__main__") is not self.main.module:
             sys.modules["__main__"] = self.main.module
         self.streams.flush()
         self.streams.renew()
         if _seeds.fresh:
             _seeds.find_generators()
-        event = {
+        if error is None and not cell.truncated:  # the usual end, without the cost of an encoder
+            self.cell = None
+            text = "null" if cell.text is None else _quote(cell.text)
+            self.channel.send_encoded(
+                f'{{"event":"done","id":{_quote(cell.id)},"reason":"ok","text":{text},"error":null,'
+                f'"epoch":{self.channel.epoch}}}'
+            )
+        else:
+            self.finish_otherwise(cell, error)
+        if limit < 1000:
+            sys.setrecursionlimit(limit)
+
+    def finish_otherwise(self, cell: Cell, error: BaseException | None) -> None:
+        """Tell the end of a cell that failed, or whose value was too long."""
+        described = None if error is None else _describe(error)
+        event: dict[str, Any] = {
             "event": "done",
             "id": cell.id,
             "reason": "ok",
@@ -1285,15 +1323,13 @@ class Kernel:
         if cell.truncated:
             event["truncated"] = cell.truncated
         if error is not None:
-            event["reason"], event["error"] = "error", _describe(error)
+            event["reason"], event["error"] = "error", described
             if isinstance(error, KeyboardInterrupt):
                 event["reason"] = "interrupted"
             elif isinstance(error, SystemExit):
-                event.update(_exit_of(error, event["error"]))
-        self.cell = None
+                event.update(_exit_of(error, described or {}))
+        self.cell = cell.error = None
         self.channel.send(event)
-        if limit < 1000:
-            sys.setrecursionlimit(limit)
 
     def end_of_child(self, error: BaseException | None) -> None:
         """End a process that a cell has forked off and that ran out of code."""
@@ -1315,7 +1351,7 @@ class Kernel:
         """Let tracebacks find the lines of `cell`; the oldest are dropped when there are too many."""
         source = cell.source
         # Without its newline, the last line gets its carets one column off.
-        lines = (source + "\n").splitlines(True)
+        lines = (source + "\n").splitlines(keepends=True)
         linecache.cache[cell.filename] = (len(source), None, lines, cell.filename)
         self.kept.append((cell.filename, len(source)))
         self.kept_size += len(source) + 200
@@ -1326,7 +1362,7 @@ class Kernel:
 
     # signals
 
-    def on_interrupt(self, number: int, frame: types.FrameType | None) -> None:
+    def on_interrupt(self, _: int, frame: types.FrameType | None) -> None:
         """SIGINT: ends the code that runs, never the kernel's own, and nothing when there is none."""
         top, duties = frame, Kernel.forked.__code__
         while frame is not None and frame.f_code is not _call.__code__ and frame.f_code is not duties:
@@ -1375,7 +1411,7 @@ class Kernel:
             ]
             for hook in list(self.hooks):
                 name = getattr(hook, "__qualname__", None) or repr(hook)
-                duties.append((f"hook {name}", lambda hook=hook: _call(hook, info)))
+                duties.append((f"hook {name}", functools.partial(_call, hook, info)))
             for name, duty in duties:
                 try:
                     duty()
@@ -1383,9 +1419,7 @@ class Kernel:
                     errors.append(f"{name}: {_last_line(error)}")
         finally:
             self.in_duties = False
-        running = None if self.cell is None else self.cell.id
-        told = {"event": "forked", "epoch": self.channel.epoch, "running": running, "errors": errors}
-        self.channel.send(told)
+        self.channel.send({"event": "forked", "epoch": self.channel.epoch, "errors": errors})
 
     def update_environment(self, env: dict[str, str | None], hostname: str) -> None:
         """Set or, with None, remove variables, and those that name the sandbox."""
@@ -1417,8 +1451,13 @@ class Kernel:
             if name in sys.modules:
                 action(sys.modules[name])
         os.register_at_fork(after_in_child=self.channel.leave)
-        _signal.signal(_signal.SIGINT, self.on_interrupt)
-        _signal.signal(_signal.SIGURG, self.on_urgent)
+        signal.signal(signal.SIGINT, self.on_interrupt)
+        signal.signal(signal.SIGURG, self.on_urgent)
+        self.builtins = dict(vars(builtins))
+
+    def restore_builtins(self) -> None:
+        """Give the standard library its builtins back. The kernel's own names are a copy."""
+        vars(builtins).update(self.builtins)
 
 
 def _exit_of(error: SystemExit, described: dict[str, Any]) -> dict[str, Any]:
@@ -1445,7 +1484,7 @@ def _flush() -> None:
 
 
 def on_fork(hook: Callable[[ForkInfo], Any]) -> Callable[[ForkInfo], Any]:
-    """Call `hook` in each sandbox that is forked from this one, before it runs anything else. A decorator too."""
+    """Call `hook` in each sandbox forked from this one, before it runs anything else. A decorator too."""
     if not callable(hook):
         raise TypeError("on_fork needs something to call")
     _kernel.hooks.append(hook)
