@@ -14,7 +14,7 @@ eval '{
     done
 } '"$RAMET_CHANNEL>&-"
 eval "exec $RAMET_CHANNEL>&-"
-exec 2>&9 9>&-
+exec 249>&9 9>&-
 unset -v RAMET_CHANNEL __ramet_source
 export -n PROMPT_COMMAND PS1 PS2
 set +o history +o histexpand +o monitor -o errtrace
@@ -23,7 +23,7 @@ shopt -u checkwinsize
 unset -v HISTFILE
 IGNOREEOF=100
 
-__ramet_id='' __ramet_abort='' __ramet_status=0 __ramet_epoch=0 __ramet_prefix='' __ramet_code='' __ramet_jumped=0
+__ramet_id='' __ramet_abort='' __ramet_status=0 __ramet_epoch=0 __ramet_prefix='' __ramet_code='' __ramet_jumped=0 __ramet_last=0
 __ramet_queue=()
 
 __ramet_send() { # one event
@@ -149,7 +149,8 @@ __ramet_end() { # after a cell that ended with $1
         __ramet_done ok "$status" null
     else
         __ramet_quote "${message//"$BASH: "/}"
-        __ramet_done error "$status" "{\"name\":\"SyntaxError\",\"value\":$__ramet_quoted,\"traceback\":[$__ramet_quoted]}"
+        __ramet_status=2
+        __ramet_done error 2 "{\"name\":\"SyntaxError\",\"value\":$__ramet_quoted,\"traceback\":[$__ramet_quoted]}"
     fi
 }
 
@@ -158,14 +159,16 @@ __ramet_next() { # wait for the next cell; one that was left by a jump is told f
     __ramet_options=$-
     set +euvx -f
     local IFS=$' \t\n'
+    if [[ $__ramet_abort ]]; then
+        # Otherwise the cell had redirected standard error around the exit, and has it back already.
+        [[ /dev/fd/2 -ef /dev/null ]] && exec 2>&249
+        exec 249>&-
+    fi
     if [[ $__ramet_id ]]; then
         __ramet_prefix=${__ramet_options//[^efuvx]/}
         [[ $__ramet_prefix ]] && __ramet_prefix="set -$__ramet_prefix; "
         PROMPT_COMMAND=$__ramet_step
         if [[ $__ramet_abort ]]; then
-            # Otherwise the cell had redirected standard error around the exit, and has it back already.
-            [[ /dev/fd/2 -ef /dev/null ]] && exec 2>&249
-            exec 249>&-
             __ramet_done exit "$__ramet_status" null
         elif [[ $__ramet_jumped == 130 ]]; then
             __ramet_status=130
@@ -176,7 +179,11 @@ __ramet_next() { # wait for the next cell; one that was left by a jump is told f
             __ramet_done ok "$__ramet_status" null
         fi
     fi
-    __ramet_jumped=0
+    if [[ $__ramet_abort == start ]]; then
+        __ramet_quote "$BASH_VERSION"
+        __ramet_send "{\"event\":\"ready\",\"language\":\"bash\",\"version\":$__ramet_quoted,\"pid\":$$}"
+    fi
+    __ramet_abort='' __ramet_jumped=0
     while __ramet_read; do
         __ramet_split || continue
         case ${__ramet_fields[0]}:${#__ramet_fields[@]} in
@@ -206,14 +213,15 @@ __ramet_next() { # wait for the next cell; one that was left by a jump is told f
     return "$__ramet_status"
 }
 
-# On one line: those of a cell are counted from it. What comes after both loops is seen by `break 2` alone.
-__ramet_step='[[ $__ramet_jumped == left ]] || __ramet_jumped=$?; while :; do while :; do __ramet_next; '
+# All on its second line: lines of a cell are counted from there. What comes after both loops is seen by `break 2` alone.
+__ramet_step=$'\n''__ramet_last=$?; [[ $__ramet_jumped == left ]] || __ramet_jumped=$__ramet_last; '
+__ramet_step+='while :; do while :; do __ramet_next; '
 __ramet_step+='eval "$__ramet_prefix$__ramet_code"; { __ramet_end $?; } >/dev/null 2>&1; '
 __ramet_step+='done; __ramet_jumped=left; done; __ramet_jumped=left'
 PROMPT_COMMAND=$__ramet_step
 
 trap '{ __ramet_urgent; } 2>/dev/null' URG
 trap __ramet_error ERR
-__ramet_quote "$BASH_VERSION"
-__ramet_send "{\"event\":\"ready\",\"language\":\"bash\",\"version\":$__ramet_quoted,\"pid\":$$}"
-eval "$PROMPT_COMMAND"
+# At the top level, nothing of this file is left on the stack, and standard error comes back.
+__ramet_abort=start
+builtin kill -INT "$$"
