@@ -12,6 +12,7 @@
     const LINE_MAX = 1 << 26;
     const TEXT_MAX = 1 << 20;
     const DATA_MAX = 1 << 24;
+    const INTERRUPTED = 'ERR_SCRIPT_EXECUTION_INTERRUPTED';
     const DISPLAY = Symbol.for('Jupyter.display');
     // The parts of node's own REPL that let a cell await at its top level.
     const inside = (name) => {
@@ -247,7 +248,7 @@
             end.error = end.exit_code ? { name: 'Exit', value: String(error.code), traceback: [] } : null;
             return;
         }
-        if (error && error.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED') {
+        if (error && error.code === INTERRUPTED) {
             end.reason = 'interrupted';
             end.error = { name: 'Interrupted', value: '', traceback: [] };
             return;
@@ -367,7 +368,7 @@
     process.on('uncaughtException', uncaught);
     process.on('unhandledRejection', uncaught);
     process.on('SIGINT', () => {
-        if (interrupt) interrupt(Object.assign(new Error('interrupted'), { code: 'ERR_SCRIPT_EXECUTION_INTERRUPTED' }));
+        if (interrupt) interrupt(Object.assign(new Error('interrupted'), { code: INTERRUPTED }));
     });
 
     const socket = new net.Socket({ fd: channel, readable: true, writable: false });
