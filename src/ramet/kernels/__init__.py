@@ -1,4 +1,4 @@
-"""Kernels: the language processes in sandboxes that keep state between cells, as those who start them see them.
+"""Kernels: the language processes in sandboxes that keep state between cells, seen by those who start them.
 
 What runs in the sandbox are the sources beside this module; nothing here imports or runs them. A kernel is
 described by a `Kernel`, which also knows how its requests are written. docs/reference/kernels.md is the

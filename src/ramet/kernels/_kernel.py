@@ -88,10 +88,12 @@ _BASH_START = (
     "exec bash --noprofile --norc -i 2>/dev/null"
 )
 
+# In a block: what a script declares at its top, no cell could declare again.
 _NODE_START = (
-    "let b=Buffer.alloc(1),s=[];const f=require('fs'),n=+process.env.RAMET_CHANNEL;"
+    "{const f=require('fs'),n=+process.env.RAMET_CHANNEL,b=Buffer.alloc(1),s=[];"
     "while(f.readSync(n,b,0,1)&&b[0]!==10)s.push(b[0]);"
-    "eval(JSON.parse(Buffer.from(s).toString()).source)"
+    "require('vm').runInThisContext(JSON.parse(Buffer.from(s).toString()).source,"
+    "{filename:'<ramet_kernel>',importModuleDynamically:(m)=>import(m)})(require,n)}"
 )
 
 
@@ -123,7 +125,7 @@ def _bash() -> Kernel:
 def _node() -> Kernel:
     return Kernel(
         name="node",
-        argv=("node", "-e", _NODE_START),
+        argv=("node", "--expose-internals", "-e", _NODE_START),
         channel="lines",
         source=_source("node/ramet_kernel.js"),
     )
