@@ -96,6 +96,27 @@ _NODE_START = (
     "{filename:'<ramet_kernel>',importModuleDynamically:(m)=>import(m)})(require,n)}"
 )
 
+# OpenSSL knows a fork by another pid, and that of a forked sandbox is the same. Nothing in node reseeds it,
+# and an engine that is set later is not asked. So random bytes come from the processor, and from the start,
+# where it and OpenSSL can. Elsewhere the kernel says after each fork that they repeat.
+_NODE_SHELL = """\
+config='nodejs_conf=node
+[node]
+engines=engines
+[engines]
+rdrand=rdrand
+[rdrand]
+engine_id=rdrand
+default_algorithms=RAND
+init=1'
+if printf '%s\\n' "$config" | node --openssl-config=/dev/stdin -e 0 >/dev/null 2>&1
+then exec node --openssl-config=/dev/fd/9 --expose-internals -e "$1" 9<<END
+$config
+END
+fi
+exec node --expose-internals -e "$1"
+"""
+
 
 def _source(path: str) -> bytes:
     return resources.files("ramet.kernels").joinpath(path).read_bytes()
@@ -125,7 +146,7 @@ def _bash() -> Kernel:
 def _node() -> Kernel:
     return Kernel(
         name="node",
-        argv=("node", "--expose-internals", "-e", _NODE_START),
+        argv=("sh", "-c", _NODE_SHELL, "sh", _NODE_START),
         channel="lines",
         source=_source("node/ramet_kernel.js"),
     )

@@ -145,7 +145,7 @@ def test_a_fork_renews_random_numbers_and_repeats_them_with_a_seed(own):
     )
     seen = []
     for epoch in range(1, 6):
-        assert own.fork(epoch, seed=7)["errors"] == []
+        own.fork(epoch, seed=7)
         seen.append(own.text(values).strip("[] \n").split(",\n"))
     columns = list(zip(*seen, strict=True))
     assert [len(set(column)) for column in columns] == [1, 1, 5, 5, 5]
@@ -162,7 +162,7 @@ def test_a_fork_sets_the_environment_and_calls_hooks(own):
         "process.on('forked', function bad() { no() })"
     )
     told = own.fork(2, seed=1, env={"NEW": "n", "GONE": None})
-    assert told["errors"] == ["hook bad: ReferenceError: no is not defined"]
+    assert told["errors"][-1:] == ["hook bad: ReferenceError: no is not defined"]
     assert own.text(
         "[process.env.NEW, process.env.GONE, process.env.RAMET_SANDBOX_ID, process.env.RAMET_EPOCH]"
     ) == ("[ 'n', undefined, 'sb', '2' ]")
@@ -218,3 +218,19 @@ def test_commands_do_not_hold_the_channel(node):
 def test_the_process_ends_with_its_channel(own):
     own.socket.close()
     assert own.process.wait(10) == 0
+
+
+def test_programs_that_a_cell_forks_start_as_any_other(node, tmp_path):
+    (tmp_path / "child.js").write_text("process.send(require('crypto').randomBytes(4).length)")
+    code = f"await new Promise((r) => require('child_process').fork('{tmp_path}/child.js').on('message', r))"
+    assert node.text(code) == "4"
+
+
+def test_where_openssl_cannot_be_renewed_the_fork_says_so(own):
+    errors = own.fork(1)["errors"]
+    assert not errors or "may repeat those of sibling sandboxes" in errors[0]
+
+
+def test_what_ps_shows_is_short(own):
+    with open(f"/proc/{own.process.pid}/cmdline") as line:
+        assert len(line.read()) < 500
