@@ -23,7 +23,7 @@ class Settings:
     pool: int = 8
     memory_passes: int = 3
     import_rounds: int = 60
-    settle_s: float = 0.004
+    settle_s: float = 0.0
 
 
 QUICK = Settings(

@@ -17,6 +17,7 @@ static int heap_count, heap_capacity;
 static uint64_t armed_at;
 static bool armed_ahead; /* it was armed for a moment to come: how late it fires tells of the machine */
 static bool near;
+static uint64_t awake_until;
 
 /* A processor that idles wakes up late, by 50 us on bare metal and by some milliseconds in a virtual machine. So the
  * timer for an exact deadline is set ahead by what wakeups were late of late, and the rest is polled away. */
@@ -152,11 +153,14 @@ fire_due(void)
 
   while (heap_count && heap[0]->at <= now) {
     struct deadline *due = heap[0];
+    /* What follows of an exact one is as urgent: the answer of those who were told. */
+    if (due->exact)
+      awake_until = now + ahead_ns;
     deadline_clear(due);
     due->fire(due);
   }
   arm();
-  return heap_count && heap[0]->exact && heap[0]->at - now <= ahead_ns;
+  return now < awake_until || (heap_count && heap[0]->exact && heap[0]->at - now <= ahead_ns);
 }
 
 static void

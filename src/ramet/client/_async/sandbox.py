@@ -323,7 +323,7 @@ class AsyncSandbox(Opening):
         )
 
     def interrupt(self) -> None:
-        """Interrupt the code that runs, as Ctrl-C does; the state is kept. When nothing runs, nothing happens."""
+        """Interrupt what runs, as Ctrl-C does; the state is kept. When nothing runs, nothing happens."""
         self._code.interrupt()
 
     @property

@@ -31,6 +31,7 @@ PATIENCE_S = 30.0
 ATTEMPTS = 3
 # A command that is done by then costs one wakeup; one that writes more than a pipe holds waits so long once.
 QUIET_S = 0.004
+ALARM_S = 0.003
 
 
 def _idempotent(operation: str) -> bool:
@@ -173,16 +174,20 @@ class Client:
         over = exchange.quiet and exchange.step(poll(exchange.link.poller, QUIET_S))
         if not over:
             exchange.watch()
+        # A process that slept takes milliseconds to be itself again on some machines: it is woken before the
+        # end that is to be expected at the latest.
+        alarm = deadline - PATIENCE_S - ALARM_S
         while not over:
-            over = exchange.step(self._wait(exchange.link, deadline))
+            over = exchange.step(self._wait(exchange.link, deadline, alarm))
             if exchange.chunks:
                 chunks, exchange.chunks = exchange.chunks, []
                 for callback, chunk in chunks:
                     deliver(callback, chunk)
 
-    def _wait(self, link: Link, deadline: float) -> list[tuple[int, int]]:
-        remaining = deadline - time.monotonic()
-        events = poll(link.poller, max(remaining, 0.0))
+    def _wait(self, link: Link, deadline: float, alarm: float = 0.0) -> list[tuple[int, int]]:
+        now = time.monotonic()
+        remaining = deadline - now
+        events = poll(link.poller, max(alarm - now if alarm > now else remaining, 0.0))
         if not events and remaining <= 0:
             raise DaemonLost("daemon_silent", "the daemon does not answer", hint="ramet daemon stop ends it")
         return events

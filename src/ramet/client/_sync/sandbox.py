@@ -324,7 +324,7 @@ class Sandbox(Opening):
         )
 
     def interrupt(self) -> None:
-        """Interrupt the code that runs, as Ctrl-C does; the state is kept. When nothing runs, nothing happens."""
+        """Interrupt what runs, as Ctrl-C does; the state is kept. When nothing runs, nothing happens."""
         self._code.interrupt()
 
     @property

@@ -1419,7 +1419,9 @@ class Kernel:
                     errors.append(f"{name}: {_last_line(error)}")
         finally:
             self.in_duties = False
-        self.channel.send({"event": "forked", "epoch": self.channel.epoch, "errors": errors})
+        running = None if self.cell is None else self.cell.id
+        told = {"event": "forked", "epoch": self.channel.epoch, "running": running, "errors": errors}
+        self.channel.send(told)
 
     def update_environment(self, env: dict[str, str | None], hostname: str) -> None:
         """Set or, with None, remove variables, and those that name the sandbox."""
