@@ -128,7 +128,7 @@ def test_generators_of_numpy_that_the_code_has_dropped_are_not_kept():
 def test_the_environment_is_the_childs(python):
     python.run("import os; os.environ['GONE'] = 'x'; os.environ['HOSTNAME'] = 'old'")
     told = python.fork(4, env={"NEW": "n", "GONE": None}, sandbox="sb-9", hostname="new")
-    assert told == {"event": "forked", "epoch": 4, "errors": []}
+    assert told == {"event": "forked", "epoch": 4, "running": None, "errors": []}
     names = ("NEW", "GONE", "HOSTNAME", "RAMET_SANDBOX_ID", "RAMET_EPOCH")
     assert python.text(f"[os.environ.get(name) for name in {names}]") == "['n', None, 'new', 'sb-9', '4']"
     python.run("!echo $NEW $RAMET_EPOCH")

@@ -104,7 +104,9 @@ def fork(
         raise InvalidRequest.of("sandbox", "is missing: which one to fork")
     if not n.isdecimal() or len(n) > 9:
         raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
-    arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "name": name}
+    if name is not None and n != "1":
+        raise InvalidRequest.of("name", f"is for one child, not for {n}")
+    arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "names": None if name is None else [name]}
     from ramet.client import fork as fork_it
 
     with fork_it(sandbox=source, snapshot=snapshot, n=int(n), detach=True, **arguments) as made:
