@@ -165,6 +165,9 @@ class Cell:
     def execution(self) -> Execution:
         """What became of it, once it is done."""
         done = self.done or {}
+        # A value that has no other format comes as the text alone.
+        if isinstance(done.get("text"), str) and not any(one.main for one in self.results):
+            self.results.append(Result({"text/plain": done["text"]}, main=True))
         reason: ExecutionReason = done.get("reason", "died")
         if self.overdue and reason in {"interrupted", "error"}:
             reason = "timeout"

@@ -214,8 +214,10 @@ class Sandboxes:
         self.ahead.fill(image)
         return tuple([one for one in failed if one is not None])
 
-    async def _child(self, image: Image, request: ForkRequest, own: Child, channel: Channel) -> Sandbox:
-        """Takes `channel` when it fails."""
+    async def _child(
+        self, image: Image, request: ForkRequest, own: Child, channel: Channel, *, spare: bool = False
+    ) -> Sandbox:
+        """Takes `channel` when it fails. A `spare` is nobody's yet."""
         limits = image.limits.replace(**own.limits) if own.limits else image.limits
         live = image.name is None
         origin = Origin(
@@ -230,6 +232,7 @@ class Sandboxes:
             metadata=own.metadata,
         )
         sandbox = self._begin(image.core, origin, limits, own.name, request.ttl)
+        sandbox.spare = spare
         sandbox.ground = image.ground_of_children()
         try:
             payload = b"".join(
@@ -253,9 +256,7 @@ class Sandboxes:
         """A child that nobody has asked for yet."""
         request = ForkRequest.of(snapshot=image.name)
         channel = Channel(kernel=image.kernel)
-        sandbox = await self._child(image, request, request.children[0], channel)
-        sandbox.spare = True
-        return sandbox, channel
+        return await self._child(image, request, request.children[0], channel, spare=True), channel
 
     async def remove_snapshot(self, name: str) -> Snapshot:
         """Take a snapshot away; what was forked from it goes on. Raises as `Snapshots.remove`."""

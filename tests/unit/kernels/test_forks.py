@@ -78,8 +78,8 @@ def test_a_later_fork_without_a_seed_is_random_again(python):
     python.run("import random, uuid, tempfile")
     seen = set()
     for epoch in range(1, 4):
-        python.fork(epoch, seed=5)
-        python.fork(epoch)
+        python.fork(2 * epoch, seed=5)
+        python.fork(2 * epoch + 1)
         seen.add(python.text("(random.random(), uuid.uuid4(), tempfile.mktemp())"))
     assert len(seen) == 3
 

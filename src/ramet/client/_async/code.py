@@ -242,7 +242,9 @@ class AsyncCode:
             if kind == "ready":
                 self._ready = True
             elif kind == "forked":
-                self._take_forked(event)
+                # Not of the parent, which was forked amid its own beginning.
+                if event.get("epoch") == self._held.info.epoch:
+                    self._take_forked(event)
             elif self._cell is not None and name == self._cell.id:
                 self._cell.event(event)
             elif self._old is not None and name == self._old.id:

@@ -7,6 +7,7 @@ of an interpreter have one each.
 from __future__ import annotations
 
 import contextlib
+import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from ramet.client._async.api import shared
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.sandbox import AsyncSandbox
-from ramet.client._backends._async import in_thread
+from ramet.client._backends._async import in_thread, poll
 from ramet.client._packages import SITE, download, own_packages, pack
 from ramet.client._start import base_interpreter, interpreter
 from ramet.errors import InvalidRequest, RametError, TemplateError
@@ -26,6 +27,7 @@ from ramet.models.templates import BUILT_IN, KEY, Recipe, Template
 
 LOG_MAX = 65536
 WARM_TIMEOUT_S = 600.0
+KEEPING_S = 30.0
 # What the first piece of code would else import.
 _WARM = {"python": "import json, re, asyncio, traceback, textwrap, collections, math, random, time"}
 _UNPACK = {
@@ -209,14 +211,25 @@ class _Build:
             try:
                 taken = await sandbox.snapshot(self._kept, metadata={KEY: self._told()})
             except InvalidRequest as error:
-                # Another process has built the same meanwhile.
-                found = await _find(self._kept, self._client) if error.code == "name_taken" else None
+                found = await self._of_another() if error.code == "name_taken" else None
                 if found is None:
                     raise
                 taken = found
         made = Template.from_snapshot(taken, cached=False)
         assert made is not None  # noqa: S101  it was just said
         return made
+
+    async def _of_another(self) -> Snapshot | None:
+        """What another has built of the same inputs meanwhile, or is just keeping under this name."""
+        deadline = time.monotonic() + KEEPING_S
+        with select.epoll() as nothing:
+            while time.monotonic() < deadline:
+                found = await _find(self._kept, self._client)
+                if found is not None:
+                    built = Template.from_snapshot(found)
+                    return found if built is not None and built.hash == self._wanted else None
+                await poll(nothing, 0.02)
+        return None
 
     def _start(self) -> AsyncSandbox:
         recipe = self._recipe

@@ -1396,6 +1396,9 @@ class Kernel:
         errors: list[str] = []
         try:
             epoch, seed = request.get("epoch"), request.get("seed")
+            if isinstance(epoch, int) and epoch <= self.channel.epoch:
+                # This process was forked when it had read this, and not begun: the signal told it of its own.
+                return
             self.channel.epoch = epoch if isinstance(epoch, int) else self.channel.epoch + 1
             self.sandbox = str(request.get("sandbox") or "")
             _seeds.seed = seed if isinstance(seed, int) else None
