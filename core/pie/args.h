@@ -123,7 +123,7 @@ struct pie_spawn {
 };
 
 /* As `park`: make a spare, a twin to be, whose one order comes over the first of the descriptors. The second is the
- * page map of a child, to learn from, if `namespaces` is not zero. There is no answer. */
+ * page map of a child, to learn from, if `namespaces` is not zero. The stem gives no answer; the spare says its pid. */
 #define PIE_SPARE 2u
 
 /* On the status socket of a child, and on the stem's own: step 0 is success. */

@@ -404,8 +404,9 @@ export_main(const struct export_source *source, int channel)
 
   title_set("ramet-exporter");
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-  capture.pages = memfd_create("ramet-pages", MFD_CLOEXEC);
-  int result = capture.pages < 0 ? err_step(&err, RAMET_STEP_EXPORT, "memfd_create: %s", strerror(errno))
+  capture.pages = source->directory < 0 ? memfd_create("ramet-pages", MFD_CLOEXEC)
+                                        : openat(source->directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  int result = capture.pages < 0 ? err_step(&err, RAMET_STEP_EXPORT, "a page file: %s", strerror(errno))
                                  : export_stem(&capture, source, &err);
   fds[0] = result < 0 ? -1 : description_file(&capture, &err);
   fds[1] = capture.pages;

@@ -77,6 +77,7 @@ struct export_source {
   struct span original;
   uint64_t region_start, region_end;
   int pages; /* what is not memory: contents of open files */
+  int directory; /* where the new page file goes, without a name; -1: into memory */
 };
 void export_main(const struct export_source *source, int channel) __attribute__((noreturn));
 

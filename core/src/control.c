@@ -138,6 +138,8 @@ describe_state(struct writer *writer)
   put_u64(writer, RAMET_TAG_RUNS, sandbox_ended_count());
   put_u32(writer, RAMET_TAG_LANES, (uint32_t)lane_count());
   put_u64(writer, RAMET_TAG_IDLE_NS, loop_now() - sandbox_last_activity());
+  put_u64(writer, RAMET_TAG_SNAPSHOT_MEMORY, snapshot_memory_used());
+  put_u64(writer, RAMET_TAG_SNAPSHOT_BUDGET, snapshot_memory_budget());
 }
 
 static void

@@ -88,7 +88,11 @@ order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *
                              .nursery = steal_fd(&ends->nursery),
                              .fault = plan->fault};
 
-  return snapshot_spawn(snapshot_find(plan->snapshot), sandbox->id, sandbox->pidfd, &spawn, err);
+  struct snapshot *snapshot = snapshot_find(plan->snapshot);
+  int result = snapshot_spawn(snapshot, sandbox->id, sandbox->pidfd, &spawn, err);
+
+  snapshot_region(snapshot, &sandbox->region_start, &sandbox->region_end);
+  return result;
 }
 
 static int
@@ -104,8 +108,6 @@ find_origin(struct sandbox *sandbox, const struct plan *plan, struct root **root
     return err_code(err, "unknown_root", "root %u is not defined", plan->root);
   if (filter_find(sandbox->filter).length == 0)
     return err_code(err, "unknown_filter", "filter %u is not defined", sandbox->filter);
-  if (snapshot)
-    snapshot_region(snapshot, &sandbox->region_start, &sandbox->region_end);
   return 0;
 }
 

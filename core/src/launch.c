@@ -134,6 +134,7 @@ run_core(const struct serve_options *options, char **argv, int program, int repo
                       options->control.runtime_dir,
                       options->log,
                       options->hold,
+                      options->spill,
                       report};
   static char *const no_environment[] = {NULL};
   char *words[64], number[16];

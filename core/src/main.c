@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ usage(const char *why)
       "ramet-core: %s\n"
       "usage: ramet-core serve --control FD --uid-map MAP --gid-map MAP [--listen FD] [--runtime-dir FD]\n"
       "                        [--log FD] [--hold FD] [--newidmap DIR] [--grace-ms N] [--pool N] [--fault STEP]\n"
-      "                        [--attach-layers]\n"
+      "                        [--snapshot-memory BYTES] [--spill FD] [--attach-layers]\n"
       "       ramet-core lend --socket FD [--idmap PID] -- PATH...\n"
       "       ramet-core probe\n"
       "       ramet-core version\n",
@@ -52,6 +53,8 @@ enum serve_flag {
   FAULT,
   ATTACH_LAYERS,
   REPORT,
+  SNAPSHOT_MEMORY,
+  SPILL,
 };
 
 static const struct option serve_long[] = {
@@ -68,6 +71,8 @@ static const struct option serve_long[] = {
     {"fault", 1, 0, FAULT},
     {"attach-layers", 0, 0, ATTACH_LAYERS},
     {"report", 1, 0, REPORT},
+    {"snapshot-memory", 1, 0, SNAPSHOT_MEMORY},
+    {"spill", 1, 0, SPILL},
     {0, 0, 0, 0},
 };
 
@@ -101,6 +106,11 @@ serve_option(int option, struct serve_options *options)
       return -1;
     options->fault = (enum ramet_step)n;
     return 0;
+  case SNAPSHOT_MEMORY:
+    if (number(optarg, 1, LONG_MAX, &n) < 0)
+      return -1;
+    options->snapshot_memory = (uint64_t)n;
+    return 0;
   case ATTACH_LAYERS:
     options->attach_layers = true;
     return 0;
@@ -128,6 +138,9 @@ serve_option(int option, struct serve_options *options)
   case HOLD:
     options->hold = (int)n;
     return 0;
+  case SPILL:
+    options->spill = (int)n;
+    return 0;
   case REPORT:
     options->report = (int)n;
     return 0;
@@ -145,6 +158,7 @@ verb_serve(int argc, char **argv, bool as_core)
       .log = -1,
       .hold = -1,
       .report = -1,
+      .spill = -1,
   };
   int option;
 

@@ -150,6 +150,7 @@ setup(const struct serve_options *options, struct err *err)
   if (corefs_setup(options->attach_layers, err) < 0 || sandbox_setup(err) < 0 || loop_setup(err) < 0 ||
       take_signals(err) < 0)
     return -1;
+  snapshot_memory_setup(options->snapshot_memory, options->spill);
   return control_setup(&options->control, err);
 }
 

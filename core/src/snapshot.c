@@ -49,6 +49,12 @@ snapshot_capturing(uint64_t sandbox)
   return false;
 }
 
+struct snapshot *
+snapshot_next(struct snapshot *previous)
+{
+  return previous ? previous->next : snapshots;
+}
+
 int
 snapshot_count(void)
 {
@@ -108,13 +114,22 @@ snapshot_end_tracer(struct snapshot *s)
   s->frozen = 0;
 }
 
-static void
-end_stem(struct snapshot *s)
+void
+snapshot_end_spare(struct snapshot *s)
 {
   if (fresh == s)
     fresh = NULL;
-  snapshot_close_watched(&s->stem, &s->stem_watch);
   close_fd(&s->spare);
+  s->spare_bytes = 0;
+  s->spare_pid = 0;
+}
+
+void
+snapshot_end_stem(struct snapshot *s)
+{
+  snapshot_close_watched(&s->stem, &s->stem_watch);
+  snapshot_end_spare(s);
+  s->stem_bytes = 0;
   if (s->stem_pid > 0)
     kill(s->stem_pid, SIGKILL);
   s->stem_pid = 0;
@@ -130,21 +145,22 @@ close_ends(struct order *order)
 }
 
 static void
-drop_order(struct snapshot *s)
+drop_order(struct order **at)
 {
-  struct order *order = s->orders;
+  struct order *order = *at;
 
-  s->orders = order->next;
+  *at = order->next;
   close_ends(order);
   free(order);
 }
 
+/* `all`: also those that wait for a stem. */
 static void
-refuse_orders(struct snapshot *s, int step, int error)
+refuse_orders(struct snapshot *s, bool all, int step, int error)
 {
-  while (s->orders) {
+  while (s->orders && (all || s->orders->sent)) {
     uint64_t sandbox = s->orders->sandbox;
-    drop_order(s);
+    drop_order(&s->orders);
     sandbox_fork_failed(sandbox, step, error);
   }
 }
@@ -157,9 +173,9 @@ snapshot_retire(struct snapshot *s)
       *at = s->next;
       break;
     }
-  refuse_orders(s, RAMET_STEP_STEM_FORK, ECANCELED);
+  refuse_orders(s, true, RAMET_STEP_STEM_FORK, ECANCELED);
   snapshot_end_tracer(s);
-  end_stem(s);
+  snapshot_end_stem(s);
   twin_kill(s->copy);
   s->copy = 0;
   close_fd(&s->pages);
@@ -287,6 +303,9 @@ snapshot_build_stem(struct snapshot *s, struct err *err)
 {
   if (s->in_stem && !s->frozen)
     return err_code(err, "stem_lost", "the snapshot's stem is gone, and its memory was nowhere else");
+  /* Again, from an image that has pages by now, and more of them than before. */
+  if (!s->request && stem_find_region(&s->image, 0, 0, &s->region_start, &s->region_length, err) < 0)
+    return -1;
   struct stem_plan plan = {.image = &s->image,
                            .pages = s->pages,
                            .root = s->root,
@@ -318,7 +337,7 @@ coldest_spare(void)
   for (struct snapshot *s = snapshots; s; s = s->next)
     if (s->spare >= 0 && s != fresh) {
       count++;
-      if (!coldest || s->spawned_at < coldest->spawned_at)
+      if (!coldest || s->used_at < coldest->used_at)
         coldest = s;
     }
   return count < SPARES_MAX ? NULL : coldest;
@@ -330,11 +349,13 @@ wants_spare(void)
   const struct snapshot *coldest = coldest_spare();
   struct snapshot *hottest = NULL;
 
+  if (!snapshot_memory_fits_spare())
+    return NULL;
   for (struct snapshot *s = snapshots; s; s = s->next)
     if (s->state == SNAPSHOT_READY && s->stem >= 0 && s->spare < 0 && s->spawned >= SPARE_AFTER && !s->orders &&
-        (!hottest || s->spawned_at > hottest->spawned_at))
+        (!hottest || s->used_at > hottest->used_at))
       hottest = s;
-  return hottest && coldest && coldest->spawned_at >= hottest->spawned_at ? NULL : hottest;
+  return hottest && coldest && coldest->used_at >= hottest->used_at ? NULL : hottest;
 }
 
 bool
@@ -371,6 +392,8 @@ make_spare(struct snapshot *s)
     s->spare = steal_fd(&pair[0]);
   close_fd(&pair[0]);
   close_fd(&pair[1]);
+  if (s->spare >= 0)
+    snapshot_memory_charge_spare(s);
 }
 
 void
@@ -381,7 +404,7 @@ snapshot_spare_add(void)
   if (!s)
     return;
   if (coldest)
-    close_fd(&coldest->spare);
+    snapshot_end_spare(coldest);
   make_spare(s);
   if (s->spare < 0)
     s->spawned = 0; /* children come from the stem */
@@ -391,7 +414,9 @@ static void
 make_first_spare(struct snapshot *s)
 {
   if (fresh)
-    close_fd(&fresh->spare);
+    snapshot_end_spare(fresh);
+  if (!snapshot_memory_fits_spare())
+    return;
   fresh = s;
   make_spare(s);
 }
@@ -402,8 +427,7 @@ order_spare(struct snapshot *s, int init_pidfd, const struct spawn_ends *ends)
 {
   cleanup_fd int spare = steal_fd(&s->spare);
 
-  if (fresh == s)
-    fresh = NULL;
+  snapshot_end_spare(s);
   if (spare < 0 || stem_order(spare, init_pidfd, ends->status, ends->descriptors, ends->nursery, ends->fault) < 0)
     return false;
   close(ends->status);
@@ -437,14 +461,39 @@ stem_lost(struct snapshot *s, int step, int error)
 {
   struct err err;
 
-  end_stem(s);
+  snapshot_end_stem(s);
   if (s->request) {
     errno = error;
     err_step(&err, (enum ramet_step)step, "the stem: %s", strerror(error));
     snapshot_fail(s, &err);
     return;
   }
-  refuse_orders(s, step, error);
+  /* The next child is made of another, if there is an image. */
+  s->state = SNAPSHOT_READY;
+  refuse_orders(s, true, step, error);
+}
+
+static void
+built(struct snapshot *s)
+{
+  bool asked = s->request != 0;
+
+  s->state = SNAPSHOT_READY;
+  if (s->frozen)
+    snapshot_end_tracer(s);
+  if (s->orphaned) {
+    snapshot_retire(s);
+    return;
+  }
+  s->used_at = loop_now();
+  snapshot_memory_charge(s);
+  if (asked)
+    tell_ready(s);
+  if (send_orders(s) < 0)
+    stem_lost(s, RAMET_STEP_CHILD_CLONE, errno);
+  else if (asked && !s->orders)
+    make_first_spare(s);
+  snapshot_memory_relieve();
 }
 
 static void
@@ -466,28 +515,17 @@ stem_ready(struct watch *watch, uint32_t events)
       stem_lost(s, status.step, status.error);
       return;
     }
-    s->state = SNAPSHOT_READY;
-    if (s->frozen)
-      snapshot_end_tracer(s);
-    if (s->orphaned) {
-      snapshot_retire(s);
-      return;
-    }
-    bool asked = s->request != 0;
-    if (asked)
-      tell_ready(s);
-    if (send_orders(s) < 0)
-      stem_lost(s, RAMET_STEP_CHILD_CLONE, errno);
-    else if (asked && !s->orders)
-      make_first_spare(s);
+    built(s);
     return;
   }
   if (!s->orders)
     return;
   uint64_t sandbox = s->orders->sandbox;
-  drop_order(s);
+  drop_order(&s->orders);
   if (status.step != 0)
     sandbox_fork_failed(sandbox, status.step, status.error);
+  if (!s->orders)
+    snapshot_memory_relieve();
 }
 
 /* ---- children ------------------------------------------------------------------------------------------------- */
@@ -507,10 +545,34 @@ add_order(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spa
   return order;
 }
 
+/* `fault` is of the request, and stays armed. */
+static int
+rebuild(struct snapshot *s, enum ramet_step fault, struct err *err)
+{
+  s->fault = fault;
+  int result = snapshot_build_stem(s, err);
+  s->fault = RAMET_STEP_NONE;
+  fault_arm(fault);
+  return result;
+}
+
+/* To the stem; one that was given up, or died, is made again of the image. */
+static int
+order_from_stem(struct snapshot *s, enum ramet_step fault, struct err *err)
+{
+  if (s->stem >= 0 && s->state == SNAPSHOT_READY && send_orders(s) < 0) {
+    if (errno != EPIPE && errno != ECONNRESET)
+      return err_step(err, RAMET_STEP_CHILD_CLONE, "order the child: %s", strerror(errno));
+    snapshot_end_stem(s);
+    refuse_orders(s, false, RAMET_STEP_STEM_FORK, ESRCH);
+  }
+  return s->stem < 0 ? rebuild(s, fault, err) : 0;
+}
+
 int
 snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends, struct err *err)
 {
-  s->spawned_at = loop_now();
+  s->used_at = loop_now();
   if (s->spawned < SPARE_AFTER)
     s->spawned++;
   if (order_spare(s, init_pidfd, ends))
@@ -523,12 +585,14 @@ snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struc
     close(ends->nursery);
     return err_code(err, "internal", "no memory for a fork");
   }
-  /* A stem that was given up, or died: the image makes another. */
-  if (s->stem < 0 && snapshot_build_stem(s, err) < 0)
-    return -1;
-  if (s->state == SNAPSHOT_READY && send_orders(s) < 0)
-    return err_step(err, RAMET_STEP_CHILD_CLONE, "order the child: %s", strerror(errno));
-  return 0;
+  if (order_from_stem(s, ends->fault, err) == 0)
+    return 0;
+  /* It is the last. */
+  struct order **at = &s->orders;
+  while (*at != order)
+    at = &(*at)->next;
+  drop_order(at);
+  return -1;
 }
 
 struct snapshot *

@@ -45,6 +45,10 @@ int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, 
 /* Whether a snapshot that children are forked from has no spare; makes one, when nothing else is to do. */
 bool snapshot_spare_low(void);
 void snapshot_spare_add(void);
+/* Memory for stems and spares: bytes, 0 for as much as there is; and a directory for what is given up, or -1. */
+void snapshot_memory_setup(uint64_t budget, int directory);
+uint64_t snapshot_memory_budget(void);
+uint64_t snapshot_memory_used(void);
 /* SIGCHLD: true when the process was a tracer or a stem. */
 bool snapshot_reaped(int pid);
 

@@ -12,6 +12,7 @@
 #include "capture.h"
 #include "control.h"
 #include "filters.h"
+#include "log.h"
 #include "mounts.h"
 #include "stem.h"
 #include "syscalls.h"
@@ -37,23 +38,25 @@ tell_exported(struct snapshot *s, uint64_t request)
     close_fd(&fds[i]);
 }
 
-void
-snapshot_exported(struct snapshot *s, struct frame *frame)
+static void
+export_failed(struct snapshot *s, const struct err *err)
 {
-  uint64_t request = s->export_request;
+  log_err("export_failed", err);
+  s->stays = true;
+  if (s->export_request)
+    control_refuse(s->export_request, err);
+  s->export_request = 0;
+  snapshot_memory_relieve();
+}
+
+static int
+take_exported(struct snapshot *s, struct frame *frame, struct err *err)
+{
   struct attr_walk walk = {frame->payload};
   struct span value;
-  struct err err = {0};
   uint16_t tag;
 
-  s->export_request = 0;
-  snapshot_close_watched(&s->tracer, &s->tracer_watch);
-  if (frame->kind != RAMET_OK || frame->fd_count != 2) {
-    snapshot_read_refusal(frame, &err);
-    control_refuse(request, &err);
-    return;
-  }
-  while (attr_next(&walk, &tag, &value, &err) > 0)
+  while (attr_next(&walk, &tag, &value, err) > 0)
     if (tag == RAMET_TAG_MEMORY_BYTES && span_u64(value, &s->memory_bytes) < 0)
       s->memory_bytes = 0;
   image_free(&s->image);
@@ -63,25 +66,60 @@ snapshot_exported(struct snapshot *s, struct frame *frame)
   s->description = frame_steal_fd(frame, 0);
   s->pages = frame_steal_fd(frame, 1);
   s->in_stem = false;
-  if (snapshot_map_description(s, &err) < 0) {
-    control_refuse(request, &err);
+  return snapshot_map_description(s, err);
+}
+
+void
+snapshot_exported(struct snapshot *s, struct frame *frame)
+{
+  uint64_t request = s->export_request;
+  struct err err = {0};
+
+  s->exporting = false;
+  snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  if (frame->kind != RAMET_OK || frame->fd_count != 2) {
+    snapshot_read_refusal(frame, &err);
+    export_failed(s, &err);
+    return;
+  }
+  s->export_request = 0;
+  if (take_exported(s, frame, &err) < 0) {
+    if (request)
+      control_refuse(request, &err);
     snapshot_retire(s);
     return;
   }
-  tell_exported(s, request);
+  if (request)
+    tell_exported(s, request);
+  snapshot_memory_relieve();
 }
 
+void
+snapshot_exporter_lost(struct snapshot *s)
+{
+  struct err err;
+
+  s->exporting = false;
+  snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  err_code(&err, "exporter_lost", "the exporter ended without a word");
+  export_failed(s, &err);
+}
+
+/* `directory`: where the pages go; -1: into memory. */
 static int
-fork_exporter(struct snapshot *s, struct err *err)
+fork_exporter(struct snapshot *s, int directory, struct err *err)
 {
   struct export_source source = {.stem_pid = s->stem_pid,
                                  .image = &s->image,
                                  .original = {s->mapping, (uint32_t)s->mapping_length},
                                  .region_start = s->region_start,
                                  .region_end = s->region_start + s->region_length,
-                                 .pages = s->pages};
+                                 .pages = s->pages,
+                                 .directory = directory};
   int pair[2];
 
+  if (s->stem < 0)
+    return err_code(err, "stem_lost", "the snapshot's stem is gone, and its memory was nowhere else");
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
     return err_step(err, RAMET_STEP_EXPORT, "socketpair: %s", strerror(errno));
   long pid = sys_clone(0, NULL);
@@ -94,7 +132,14 @@ fork_exporter(struct snapshot *s, struct err *err)
   if (pid < 0 || loop_add(s->tracer, &s->tracer_watch, EPOLLIN) < 0)
     return err_step(err, RAMET_STEP_EXPORT, "start the exporter: %s", strerror(errno));
   s->tracer_pid = (int)pid;
+  s->exporting = true;
   return 0;
+}
+
+int
+snapshot_write_out(struct snapshot *s, int directory, struct err *err)
+{
+  return fork_exporter(s, directory, err);
 }
 
 int
@@ -110,7 +155,7 @@ snapshot_export(uint64_t id, uint64_t request, struct err *err)
   }
   if (s->export_request)
     return err_code(err, "busy", "snapshot %u is being exported", s->id);
-  if (fork_exporter(s, err) < 0)
+  if (!s->exporting && fork_exporter(s, -1, err) < 0)
     return -1;
   s->export_request = request;
   return 0;
@@ -144,20 +189,20 @@ stack_upper(struct snapshot *s, int from, struct err *err)
 }
 
 static int
-read_load(const struct frame *frame, uint32_t *id, uint32_t *root, uint32_t *filter, struct err *err)
+read_load(const struct frame *frame, uint32_t *id, uint32_t *root, uint32_t *filter, uint32_t *fault,
+          struct err *err)
 {
   struct attr_walk walk = {frame->payload};
   struct span value;
   uint16_t tag;
-  uint32_t armed; /* by who called */
   int more;
 
-  *id = *root = *filter = 0;
+  *id = *root = *filter = *fault = 0;
   while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
     uint32_t *out = tag == RAMET_TAG_SNAPSHOT ? id
                     : tag == RAMET_TAG_ROOT   ? root
                     : tag == RAMET_TAG_FILTER ? filter
-                    : tag == RAMET_TAG_FAULT  ? &armed
+                    : tag == RAMET_TAG_FAULT  ? fault
                                               : NULL;
     if (!out || span_u32(value, out) < 0)
       return err_field(err, "payload", "tag %u of %u bytes does not belong into a load", tag, value.length);
@@ -208,14 +253,15 @@ load(struct snapshot *s, struct frame *frame, uint32_t root, struct err *err)
 int
 snapshot_load(struct frame *frame, struct err *err)
 {
-  uint32_t id, root, filter;
+  uint32_t id, root, filter, fault;
 
-  if (read_load(frame, &id, &root, &filter, err) < 0)
+  if (read_load(frame, &id, &root, &filter, &fault, err) < 0 || snapshot_memory_admit(err) < 0)
     return -1;
   struct snapshot *s = snapshot_alloc(id, frame->request, err);
   if (!s)
     return -1;
   s->filter = filter;
+  s->fault = (enum ramet_step)fault;
   if (load(s, frame, root, err) == 0)
     return 0;
   snapshot_retire(s);

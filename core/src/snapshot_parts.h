@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Inside of a snapshot, for the files that make it: snapshot.c (list, stem, orders), snapshot_take.c (tracer),
- * snapshot_move.c (export and load). Nobody else includes this. */
+ * snapshot_move.c (export and load), snapshot_memory.c (the budget). Nobody else includes this. */
 #ifndef RAMET_SNAPSHOT_PARTS_H
 #define RAMET_SNAPSHOT_PARTS_H
 
@@ -28,14 +28,16 @@ struct snapshot {
   bool orphaned; /* its daemon went while it was being taken */
   int holders; /* the list of named ones, and sandboxes forked from it */
   uint32_t id, filter;
-  uint64_t request, source, export_request;
+  uint64_t request, source;
+  bool exporting; /* an exporter works: because it was asked for, or to make room */
+  uint64_t export_request;
   enum ramet_step fault;
   int tracer_pid, tracer;
   int stem_pid, stem;
   /* a twin made ahead for the next child: core's end of its socket, or -1 */
   int spare;
   uint32_t spawned;
-  uint64_t spawned_at;
+  uint64_t used_at; /* when it was forked last, or ready */
   bool learned; /* what children touch */
   int description, pages;
   void *mapping;
@@ -53,6 +55,10 @@ struct snapshot {
   struct order *orders;
   uint64_t asked_at, captured_at;
   uint64_t pause_ns, memory_bytes, file_bytes;
+  /* what the budget is charged with */
+  uint64_t stem_bytes, spare_bytes, weighed_at;
+  pid_t spare_pid; /* 0: it has not said yet */
+  bool stays;      /* it could not be written out */
 };
 
 /* snapshot.c */
@@ -61,10 +67,13 @@ struct snapshot *snapshot_alloc(uint32_t id, uint64_t request, struct err *err) 
 /* Whether a sandbox is being captured. */
 bool snapshot_capturing(uint64_t sandbox);
 void snapshot_close_watched(int *fd, struct watch *watch);
+struct snapshot *snapshot_next(struct snapshot *previous);
 /* Off the list: nothing is forked from it any more. */
 void snapshot_retire(struct snapshot *s);
 /* The stem has the frozen copy's memory, or there will be no stem: the tracer may go. */
 void snapshot_end_tracer(struct snapshot *s);
+void snapshot_end_stem(struct snapshot *s);
+void snapshot_end_spare(struct snapshot *s);
 /* Its request is refused, and it is retired. */
 void snapshot_fail(struct snapshot *s, const struct err *err);
 int snapshot_build_stem(struct snapshot *s, struct err *err) MUST_CHECK;
@@ -76,7 +85,21 @@ void snapshot_tracer_ready(struct watch *watch, uint32_t events);
 int snapshot_map_description(struct snapshot *s, struct err *err) MUST_CHECK;
 void snapshot_read_refusal(const struct frame *frame, struct err *err);
 
-/* snapshot_move.c: the exporter's answer. */
+/* snapshot_move.c */
+/* The exporter's answer; or that there will be none. */
 void snapshot_exported(struct snapshot *s, struct frame *frame);
+void snapshot_exporter_lost(struct snapshot *s);
+/* Writes it out into `directory`, after which its stem may go. */
+int snapshot_write_out(struct snapshot *s, int directory, struct err *err) MUST_CHECK;
+
+/* snapshot_memory.c */
+/* Its stem stands. */
+void snapshot_memory_charge(struct snapshot *s);
+void snapshot_memory_charge_spare(struct snapshot *s);
+bool snapshot_memory_fits_spare(void);
+/* Gives up what was used least recently for as long as more is in use than there may be. */
+void snapshot_memory_relieve(void);
+/* A further snapshot is asked for. */
+int snapshot_memory_admit(struct err *err) MUST_CHECK;
 
 #endif

@@ -181,7 +181,7 @@ snapshot_tracer_ready(struct watch *watch, uint32_t events)
   case FRAME_NONE:
     return;
   case FRAME_GOT:
-    if (s->export_request)
+    if (s->exporting)
       snapshot_exported(s, &frame);
     else if (frame.kind == RAMET_TRACER_TWIN)
       fork_source_twin(s, &frame);
@@ -193,11 +193,8 @@ snapshot_tracer_ready(struct watch *watch, uint32_t events)
   case FRAME_CLOSED:
     break;
   }
-  if (s->export_request) {
-    err_code(&err, "exporter_lost", "the exporter ended without a word");
-    control_refuse(s->export_request, &err);
-    s->export_request = 0;
-    snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  if (s->exporting) {
+    snapshot_exporter_lost(s);
     return;
   }
   /* With it the frozen copy: the stem will tell. */
@@ -286,6 +283,8 @@ snapshot_take(const struct frame *frame, struct err *err)
     return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
   if (snapshot_capturing(id))
     return err_code(err, "busy", "a snapshot of this sandbox is being taken");
+  if (snapshot_memory_admit(err) < 0)
+    return -1;
   struct snapshot *s = snapshot_alloc(number, frame->request, err);
   if (!s)
     return -1;

@@ -28,7 +28,7 @@ from ramet.daemon.logs import Log
 from ramet.daemon.server import Server
 from ramet.engine.cores import Cores, Settings, Spawn
 from ramet.errors import DaemonLost, DaemonStartError, InvalidRequest, RametError
-from ramet.models.limits import parse_seconds
+from ramet.models.limits import parse_seconds, parse_size
 from ramet.wire.places import DAEMON_SOCKET, LOCK, LOG, is_named, make_runtime, runtime_path
 
 IDLE_S = 900.0
@@ -69,7 +69,15 @@ def serve(runtime_dir: str | None, *, ready: int | None, idle_s: float | None) -
             _raise_descriptor_limit()
             if starter.waits:
                 _silence(log)
-            settings = Settings(directory, place, log, int(grace * 1000), _pool(), (place,))
+            settings = Settings(
+                directory,
+                place,
+                log,
+                int(grace * 1000),
+                _pool(),
+                (place,),
+                snapshot_memory=_snapshot_memory(),
+            )
             asyncio.run(live(settings, Log(log), starter, idle))
     except Exception as error:  # noqa: BLE001  the last stop: told to the starter and to the log
         told = _told(error)
@@ -101,6 +109,24 @@ def _pool() -> int | None:
     if not text.isdecimal() or int(text) > 64:
         raise InvalidRequest.of("RAMET_POOL", f"{text!r:.40} is not a number from 0 to 64")
     return int(text)
+
+
+def _snapshot_memory() -> int:
+    text = os.environ.get("RAMET_SNAPSHOT_MEMORY")
+    if not text:
+        return _available() // 2
+    if (number := parse_size(text, "RAMET_SNAPSHOT_MEMORY")) < 1:
+        raise InvalidRequest.of("RAMET_SNAPSHOT_MEMORY", "no snapshot fits into no memory")
+    return number
+
+
+def _available() -> int:
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as table:
+        for line in table:
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return int(rest.split()[0]) * 1024
+    return 0
 
 
 @contextlib.contextmanager

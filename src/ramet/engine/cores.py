@@ -27,6 +27,7 @@ from ramet.native.core import CoreConnection
 from ramet.native.faults import error_of
 from ramet.native.launch import UCRED, Launched, Start, reap, sender_pid, start_core
 from ramet.native.locate import find_program
+from ramet.store.places import data_path, make_overflow
 
 SOCKET = "core.sock"
 END_TIMEOUT_S = 10.0
@@ -84,6 +85,8 @@ class Core:
             runs=found.u64(p.TAG_RUNS),
             lanes=found.u32(p.TAG_LANES),
             idle_s=round(found.u64(p.TAG_IDLE_NS) / 1e9, 3),
+            snapshot_memory=found.u64(p.TAG_SNAPSHOT_MEMORY),
+            snapshot_budget=found.u64(p.TAG_SNAPSHOT_BUDGET),
         )
 
     def _event(self, frame: frames.Frame) -> None:
@@ -99,7 +102,8 @@ class Core:
 class Settings:
     """Where a core lives and how. The descriptors belong to the daemon and outlive every core.
 
-    `private` are paths that no root shows. `data` is where snapshots are kept, by default where the
+    `snapshot_memory` are the bytes that snapshots may take in memory, 0: any. `private` are paths that no
+    root shows. `data` is where snapshots are kept, by default where the
     environment says. `lends`: mounts are lent to core, which real root's core needs.
     """
 
@@ -111,6 +115,7 @@ class Settings:
     private: tuple[str, ...] = ()
     program: Path | None = None
     data: str | None = None
+    snapshot_memory: int = 0
     lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
 
     def core_program(self) -> Path:
@@ -213,7 +218,13 @@ class Cores:
         settings = self.settings
         program = settings.core_program()
         self._remove_socket()  # a core that was killed leaves it behind
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        overflow = make_overflow(settings.data or data_path())
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+            contextlib.ExitStack() as opened,
+        ):
+            if overflow is not None:
+                opened.callback(os.close, overflow)
             listener.bind(self._address())
             os.chmod(SOCKET, 0o600, dir_fd=settings.directory)
             listener.listen(4)
@@ -224,6 +235,8 @@ class Cores:
                 log=settings.log,
                 grace_ms=settings.grace_ms,
                 pool=settings.pool,
+                snapshot_memory=settings.snapshot_memory,
+                spill=overflow,
             )
             try:
                 return start_core(start)

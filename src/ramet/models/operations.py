@@ -245,7 +245,11 @@ class Empty:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CoreStatus:
-    """A running core. `ids` is ``single`` or ``range``; `lanes` are clients' connections to it."""
+    """A running core. `ids` is ``single`` or ``range``; `lanes` are clients' connections to it.
+
+    `snapshot_memory` are the bytes that snapshots take in memory, `snapshot_budget` those that they may take;
+    0: any.
+    """
 
     pid: int
     core_id: str
@@ -259,6 +263,8 @@ class CoreStatus:
     runs: int
     lanes: int
     idle_s: float
+    snapshot_memory: int = 0
+    snapshot_budget: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

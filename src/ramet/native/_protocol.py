@@ -82,6 +82,8 @@ TAG_ROOTS = 18
 TAG_PROGRAM = 19
 TAG_LANES = 20
 TAG_IDLE_NS = 21
+TAG_SNAPSHOT_MEMORY = 22
+TAG_SNAPSHOT_BUDGET = 23
 TAG_SANDBOX = 30
 TAG_ROOT = 31
 TAG_FILTER = 32
@@ -393,6 +395,8 @@ TAG_NAMES = MappingProxyType(
         19: "program",
         20: "lanes",
         21: "idle_ns",
+        22: "snapshot_memory",
+        23: "snapshot_budget",
         30: "sandbox",
         31: "root",
         32: "filter",

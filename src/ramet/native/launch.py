@@ -28,6 +28,8 @@ class Start:
 
     `listener` is the listening socket of ``core.sock``, `runtime_dir` the directory it stands in (core
     removes it at its end), `log` where core writes. None as `pool` means core's own default.
+    `snapshot_memory` are the bytes that snapshots may take in memory, 0: any; `spill` is a directory for
+    what exceeds them, if there is one.
     """
 
     program: Path
@@ -36,6 +38,8 @@ class Start:
     log: int
     grace_ms: int
     pool: int | None = None
+    snapshot_memory: int = 0
+    spill: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,10 +105,13 @@ def command_line(start: Start, ids: Ids, control: socket.socket) -> tuple[list[s
     }
     if ids.hold is not None:
         inherited["hold"] = ids.hold.fileno()
+    if start.spill is not None:
+        inherited["spill"] = start.spill
     options = {
         **inherited,
         "grace-ms": start.grace_ms,
         "pool": start.pool,
+        "snapshot-memory": start.snapshot_memory or None,
         "uid-map": ids.uids,
         "gid-map": ids.gids,
         "newidmap": ids.helpers,

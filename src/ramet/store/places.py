@@ -6,6 +6,7 @@ another user could write there would run as this one. Anything else is refused, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = "snapshots"
 SCRATCH = "tmp"
+OVERFLOW = "memory"
 LOCK = "lock"
 IMAGE = "image"
 
@@ -27,6 +29,26 @@ def data_path(environment: Mapping[str, str] = os.environ) -> str:
     if not os.path.isabs(shared):  # the XDG specification has relative ones ignored
         shared = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".local/share")
     return os.path.join(shared, "ramet")
+
+
+def make_overflow(path: str) -> int | None:
+    """A directory in the store `path` for files without a name, which core makes; None where there is none.
+
+    The core of real root is nobody of the host: it may write there, and nobody else gets there.
+    """
+    place = f"{path}/{OVERFLOW}"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", 0o700, exist_ok=True)
+        for name in (path, place):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700)
+        check(path)
+        made = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (OSError, SnapshotError):
+        return None
+    if os.geteuid() == 0:
+        os.fchmod(made, 0o1733)
+    return made
 
 
 def make_store(path: str) -> int:

@@ -45,6 +45,7 @@ class Answer(NamedTuple):
     kind: int
     request: int
     found: frames.Attributes
+    fds: tuple[int, ...] = ()
 
     @property
     def error(self) -> tuple[str, str, int, str]:
@@ -102,8 +103,7 @@ class StartFailed(Exception):
 
 def parse(frame: frames.Frame) -> Answer:
     """The frame's attributes, decoded."""
-    assert not frame.fds
-    return Answer(frame.kind, frame.request, frames.attributes(frame.payload))
+    return Answer(frame.kind, frame.request, frames.attributes(frame.payload), tuple(frame.fds))
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -215,6 +215,8 @@ class Options:
     grace_ms: int = 60000
     fault: int = 0
     maps: tuple[str, str] | None = None
+    snapshot_memory: int = 0
+    spill: int | None = None
     listen: bool = False
     python: bool = False
 
@@ -427,10 +429,14 @@ def start_bare(options: Options) -> Core:
         inherited = {"control": theirs.fileno(), "log": log.fileno(), "runtime-dir": directory_fd}
         if listener:
             inherited["listen"] = listener.fileno()
+        if options.spill is not None:
+            inherited["spill"] = options.spill
         if hold and hold.hold:
             inherited["hold"] = hold.hold.fileno()
         given: dict[str, object] = {**inherited, "uid-map": maps[0], "gid-map": maps[1]}
         given |= {"pool": options.pool, "grace-ms": options.grace_ms, "fault": options.fault}
+        if options.snapshot_memory:
+            given["snapshot-memory"] = options.snapshot_memory
         if hold and hold.helpers:
             given["newidmap"] = hold.helpers
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]

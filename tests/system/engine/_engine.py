@@ -349,9 +349,11 @@ def describe(answer: _core.Answer) -> str:
     return f"{answer.error} {answer.found.text(p.TAG_TEXT)}"
 
 
-def start_engine(victims_dir: Path, *, pool: int = 8, python: bool = False) -> Engine:
+def start_engine(
+    victims_dir: Path, *, options: _core.Options | None = None, pool: int = 8, python: bool = False
+) -> Engine:
     """A core that knows the product's filter, whose root holds the victims."""
-    core = _core.start(_core.Options(pool=pool), define=False)
+    core = _core.start(options or _core.Options(pool=pool), define=False)
     try:
         for number, program in (
             (_payloads.ALLOW_ALL, _payloads.ALLOW_ALL_PROGRAM),

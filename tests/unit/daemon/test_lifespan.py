@@ -104,6 +104,22 @@ def test_a_pool_that_makes_no_sense_is_refused_by_name(monkeypatch, text):
     assert caught.value.field == "RAMET_POOL"
 
 
+@pytest.mark.parametrize("text", ["x", "-1", "0", "1.5 bananas"])
+def test_a_budget_of_snapshots_that_makes_no_sense_is_refused_by_name(monkeypatch, text):
+    monkeypatch.setenv("RAMET_SNAPSHOT_MEMORY", text)
+    with pytest.raises(InvalidRequest) as caught:
+        lifespan._snapshot_memory()
+    assert caught.value.field == "RAMET_SNAPSHOT_MEMORY"
+
+
+def test_the_budget_of_snapshots_is_by_default_half_of_what_is_available(monkeypatch):
+    monkeypatch.delenv("RAMET_SNAPSHOT_MEMORY", raising=False)
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < lifespan._snapshot_memory() <= pages // 2
+    monkeypatch.setenv("RAMET_SNAPSHOT_MEMORY", "64M")
+    assert lifespan._snapshot_memory() == 64 << 20
+
+
 def test_errors_of_the_task_group_are_told_as_what_they_are():
     error = DaemonStartError("core_not_adopted", "no")
     assert lifespan._told(ExceptionGroup("", [ExceptionGroup("", [error])])) is error

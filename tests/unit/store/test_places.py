@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ramet.errors import SnapshotError
-from ramet.store import Store, data_path
+from ramet.store import Store, data_path, places
 
 
 def test_it_is_in_the_users_data_directory():
@@ -60,3 +60,21 @@ def test_files_are_closed_to_others(tmp_path):
         save(store, "x")
         assert image_of(store, "x").stat().st_mode & 0o777 == 0o600
         assert image_of(store, "x").parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_place_for_what_exceeds_memory_is_made_once_and_is_core_s_to_write(tmp_path):
+    place = tmp_path / "data/ramet"
+    for _ in range(2):
+        made = places.make_overflow(str(place))
+        assert made is not None
+        assert os.fstat(made).st_mode & 0o7777 == (0o1733 if os.geteuid() == 0 else 0o700)
+        os.close(made)
+    assert place.stat().st_mode & 0o077 == 0
+
+
+def test_where_there_can_be_no_such_place_there_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert places.make_overflow(str(tmp_path / "file/ramet")) is None
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert places.make_overflow(str(tmp_path / "open")) is None

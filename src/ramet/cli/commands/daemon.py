@@ -86,6 +86,9 @@ def _described(found: DaemonStatus) -> dict[str, object]:
     rows["pool"] = f"{core.pool_ready} of {core.pool_size} entries ready"
     rows["sandboxes"] = f"{core.sandboxes} alive, {core.runs} ended"
     rows["roots"] = core.roots
+    rows["snapshots"] = f"{core.snapshot_memory >> 20} MiB in memory"
+    if core.snapshot_budget:
+        rows["snapshots"] = f"{core.snapshot_memory >> 20} of {core.snapshot_budget >> 20} MiB in memory"
     return rows
 
 
