@@ -15,7 +15,7 @@ import pytest
 import _ledger
 from ramet.native import _protocol as p
 from ramet.native import frames
-from system.core import _core
+from system.core import _core, _payloads
 from system.engine import _engine
 from system.engine._engine import Engine, Guest
 
@@ -113,12 +113,70 @@ def exported(engine: Engine, snapshot: int, *, fault: int = 0) -> _core.Answer:
     return engine.core.control.ask(p.EXPORT_SNAPSHOT, payload)
 
 
-def test_a_failing_export_and_a_failing_load_leave_the_snapshot(engine: Engine, parked: Guest) -> None:
+def test_a_failing_export_leaves_the_snapshot(engine: Engine, parked: Guest) -> None:
     snapshot = engine.snapshot(parked)
     with _engine.nothing_left(engine):
         failed = exported(engine, snapshot.number, fault=p.STEP_EXPORT)
         assert failed.error[:3] == ("isolation_failed", "export", errno.EIO)
     assert snapshot.fork().ask("count") == "1"
+
+
+def load(engine: Engine, number: int, fds: tuple[int, ...], fault: int = 0) -> _core.Answer:
+    payload = frames.u32(p.TAG_SNAPSHOT, number) + frames.u32(p.TAG_ROOT, _payloads.ROOT)
+    payload += frames.u32(p.TAG_FILTER, _engine.PRODUCT_FILTER)
+    payload += frames.u32(p.TAG_FAULT, fault) if fault else b""
+    return engine.core.control.ask(p.LOAD_SNAPSHOT, payload, fds)
+
+
+@contextmanager
+def image_of(engine: Engine, snapshot: _engine.Snapshot) -> Iterator[tuple[int, ...]]:
+    """What an export gives."""
+    answer = exported(engine, snapshot.number)
+    assert answer.kind == p.OK, _engine.describe(answer)
+    yield answer.fds
+    for fd in answer.fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("by_twin", [False, True], ids=["copied", "by_twin"])
+def test_a_failing_load_leaves_nothing_and_the_image_as_it_was(
+    engine: Engine, parked: Guest, by_twin: bool
+) -> None:
+    snapshot = engine.snapshot(parked, twin=by_twin)
+    assert snapshot.found.u32(p.TAG_BY_TWIN) == by_twin
+    with image_of(engine, snapshot) as image:
+        with _engine.nothing_left(engine):
+            for step in [p.STEP_LOAD, *STEM] * 2:
+                failed = load(engine, 77, image, step)
+                assert failed.error[:3] == ("isolation_failed", NAMES[step], errno.EIO), NAMES[step]
+        assert load(engine, 77, image).kind == p.OK
+    loaded = _engine.Snapshot(engine, 77, snapshot.found)
+    engine.snapshots.append(loaded)
+    snapshot.drop()
+    for _ in range(4):
+        assert loaded.fork().ask("count") == "1"
+    assert parked.ask("count") == "1"
+
+
+@named(STEM)
+def test_a_failing_step_of_a_stem_that_is_made_again_leaves_the_snapshot(engine: Engine, step: int) -> None:
+    snapshot = engine.snapshot(counter(engine))
+    with image_of(engine, snapshot):
+        pass
+
+    def dead() -> bool:
+        for one in engine.core.guests("ramet-stem"):
+            os.kill(one.pid, signal.SIGKILL)
+        return not engine.core.guests("ramet-stem")
+
+    _core.until(dead, "no stem and no spare")
+    with _engine.nothing_left(engine):
+        for _ in range(2):
+            child, answer = engine.ask_fork(snapshot.number, "nobody", fault=step)
+            engine.forget(child)
+            assert answer.error[:3] == ("isolation_failed", NAMES[step], errno.EIO), _engine.describe(answer)
+    for _ in range(2):
+        assert snapshot.fork().ask("count") == "1"
 
 
 # --- killed ------------------------------------------------------------------------------------------------
