@@ -496,10 +496,10 @@ def test_a_task_that_swallows_cancellation_is_interrupted_by_the_second_signal(p
     code = cell("""
     import asyncio
     async def stubborn():
+        asyncio.get_running_loop().call_later(0.01, print, "begun")
         try: await asyncio.sleep(100)
         except asyncio.CancelledError: print("begun again", flush=True)
         while True: pass
-    print("begun", flush=True)
     await stubborn()
     """)
     python.start(code)

@@ -552,15 +552,22 @@ def _execute(argv: list[str], *, capture: bool = False) -> tuple[int, str]:
     import subprocess
 
     _flush()
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if capture else None,
-        stderr=subprocess.STDOUT if capture else None,
-        start_new_session=True,
-    )
+    # An interrupt amid Popen() would leave a child that nobody knows.
+    _kernel.holding = True
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if capture else None,
+            stderr=subprocess.STDOUT if capture else None,
+            start_new_session=True,
+        )
+    except BaseException:
+        _kernel.holding = False
+        raise
     output = []
     try:
+        _kernel.release()
         if process.stdout is not None:
             while chunk := os.read(process.stdout.fileno(), 1 << 16):
                 output.append(chunk)
@@ -1090,6 +1097,7 @@ class Kernel:
         self.cell: Cell | None = None
         self.busy = False
         self.interrupted = False
+        self.holding = False
         self.in_duties = False
         self.sandbox = os.environ.get("RAMET_SANDBOX_ID", "")
         self.hooks: list[Callable[[ForkInfo], Any]] = []
@@ -1205,9 +1213,7 @@ class Kernel:
 
     def evaluate(self, cell: Cell) -> None:
         """Compile and run `cell`; its value becomes its text."""
-        if self.interrupted:
-            self.interrupted = False
-            raise KeyboardInterrupt
+        self.release()
         context = cell.context
         code = compile_cell(cell.source, cell.filename, context.flags)
         if code.body is not None:
@@ -1364,6 +1370,9 @@ class Kernel:
 
     def on_interrupt(self, _: int, frame: types.FrameType | None) -> None:
         """SIGINT: ends the code that runs, never the kernel's own, and nothing when there is none."""
+        if self.holding:
+            self.interrupted = True
+            return
         top, duties = frame, Kernel.forked.__code__
         while frame is not None and frame.f_code is not _call.__code__ and frame.f_code is not duties:
             frame = frame.f_back
@@ -1375,6 +1384,13 @@ class Kernel:
             self.loop.call_soon_threadsafe(self.task.cancel)  # type: ignore[union-attr]
             return
         raise KeyboardInterrupt
+
+    def release(self) -> None:
+        """Let interrupts through again; one that came meanwhile is raised now."""
+        self.holding = False
+        if self.interrupted:
+            self.interrupted = False
+            raise KeyboardInterrupt
 
     def on_urgent(self, number: int, frame: types.FrameType | None) -> None:
         """SIGURG: the sandbox was forked, perhaps. An idle kernel reads of it next anyway."""
