@@ -46,12 +46,20 @@
     const contexts = new Map();
 
     function send(event) {
-        const line = Buffer.from(`${JSON.stringify(event)}\n`);
-        for (let place = 0; place < line.length; ) {
+        try {
+            write(channel, `${JSON.stringify(event)}\n`);
+        } catch {
+            process.reallyExit(0);
+        }
+    }
+
+    function write(descriptor, text) {
+        const data = Buffer.from(text);
+        for (let place = 0; place < data.length; ) {
             try {
-                place += fs.writeSync(channel, line, place);
+                place += fs.writeSync(descriptor, data, place);
             } catch (error) {
-                if (error.code !== 'EAGAIN') process.reallyExit(0);
+                if (error.code !== 'EAGAIN') throw error;
                 Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
             }
         }
@@ -272,7 +280,10 @@
 
     function drained() {
         const waiting = [process.stdout, process.stderr].filter((stream) => stream.writableLength);
-        return Promise.all(waiting.map((stream) => new Promise((done) => stream.write('', done))));
+        if (!waiting.length) return null;
+        // A stream that was interrupted amid a write never ends it.
+        const late = new Promise((done) => setTimeout(done, 100));
+        return Promise.race([late, Promise.all(waiting.map((stream) => new Promise((done) => stream.write('', done))))]);
     }
 
     // --- requests -------------------------------------------------------------------------------------------
@@ -361,6 +372,15 @@
     for (const stream of [process.stdout, process.stderr]) {
         if (stream._handle && stream._handle.setBlocking) stream._handle.setBlocking(true);
     }
+    // Not through the streams: an interrupt amid a write would leave them waiting for its end for ever.
+    globalThis.console = Object.assign(
+        globalThis.console,
+        new console.Console({
+            stdout: { write: (text) => write(1, text) },
+            stderr: { write: (text) => write(2, text) },
+            ignoreErrors: false,
+        }),
+    );
     const uncaught = (error) => {
         if (error instanceof Exit) {
             if (interrupt) interrupt(error);
