@@ -23,6 +23,9 @@ class Settings:
     pool: int = 8
     memory_passes: int = 3
     import_rounds: int = 60
+    code_rounds: int = 200
+    alive: int = 1000
+    evaluations: int = 5000
     settle_s: float = 0.0
 
 
@@ -35,6 +38,9 @@ QUICK = Settings(
     limit_rounds=10,
     memory_passes=1,
     import_rounds=20,
+    code_rounds=40,
+    alive=200,
+    evaluations=300,
 )
 TINY = Settings(
     true_rounds=3,
@@ -49,6 +55,9 @@ TINY = Settings(
     pool=2,
     memory_passes=1,
     import_rounds=2,
+    code_rounds=2,
+    alive=5,
+    evaluations=3,
 )
 SCALES = {"full": Settings(), "quick": QUICK, "tiny": TINY}
 

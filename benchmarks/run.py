@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _deadline, _latency, _machine, _memory, _throughput
+from benchmarks import _code, _deadline, _latency, _machine, _memory, _throughput
 from benchmarks._peers import Bubblewrap
 from benchmarks._settings import SCALES, Outcome, Settings
 
@@ -32,6 +33,9 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "limit": _deadline.measure,
     "memory": _memory.measure,
     "import": _latency.measure_import,
+    "code": _code.measure_code,
+    "alive": _code.measure_alive,
+    "rate": _code.measure_rate,
 }
 
 
@@ -41,18 +45,26 @@ def own_daemon() -> Iterator[None]:
     from ramet.client import shutdown
     from ramet.errors import DaemonLost
 
-    before = os.environ.get("RAMET_RUNTIME_DIR")
-    with tempfile.TemporaryDirectory(prefix="ramet-bench-", dir="/tmp") as directory:
-        os.environ["RAMET_RUNTIME_DIR"] = directory
+    names = ("RAMET_RUNTIME_DIR", "XDG_DATA_HOME")
+    before = {name: os.environ.get(name) for name in names}
+    # Hundreds of sandboxes at once have five descriptors each.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with (
+        tempfile.TemporaryDirectory(prefix="ramet-bench-", dir="/tmp") as directory,
+        tempfile.TemporaryDirectory(prefix="ramet-bench-") as data,
+    ):
+        os.environ |= dict(zip(names, (directory, data), strict=True))
         try:
             yield
         finally:
             with contextlib.suppress(DaemonLost):
                 shutdown()
             _wait_until_empty(Path(directory))
-            os.environ.pop("RAMET_RUNTIME_DIR")
-            if before is not None:
-                os.environ["RAMET_RUNTIME_DIR"] = before
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
 
 
 def _wait_until_empty(directory: Path) -> None:

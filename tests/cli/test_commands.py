@@ -76,11 +76,12 @@ def test_a_failing_check_shows_its_command_on_a_line_of_its_own(monkeypatch, cap
     assert "1 pass, 0 warn, 1 fail" in shown
 
 
-def test_quickstart_shows_five_programs_that_got_what_they_should(ramet):
+def test_quickstart_shows_programs_that_got_what_they_should_and_a_hundred_forks(ramet):
     done = ramet("quickstart")
     shown = done.stdout.decode()
     assert done.returncode == 0, shown
-    assert [line[0] for line in shown.splitlines() if line[:1].isdigit()] == ["1", "2", "3", "4", "5"]
+    assert [line[0] for line in shown.splitlines() if line[:1].isdigit()] == ["1", "2", "3", "4", "5", "6"]
+    assert "100 of 100 children knew the row" in shown
     assert "\x1b" not in shown
     assert "out of time, every process killed" in shown
     assert "Your own /etc/hosts is as it was." in shown
@@ -88,7 +89,7 @@ def test_quickstart_shows_five_programs_that_got_what_they_should(ramet):
 
 def test_quickstart_in_json_has_the_same(ramet):
     data = json.loads(ramet("quickstart", "--json").stdout)
-    assert (data["ok"], data["hosts_unchanged"]) == (True, True)
+    assert (data["ok"], data["hosts_unchanged"], data["forks"]["right"]) == (True, True, 100)
     assert [program["result"]["reason"] for program in data["programs"]] == ["exit"] * 4 + ["timeout"]
 
 

@@ -1,17 +1,21 @@
 """Children that were forked ahead, of templates that ask for some: handed out at once, and made up for later.
 
-A child waits inside its kernel, which was touched by its first moments, for the word that it is one
-(docs/reference/kernels.md). It is handed out once, and is the first to go when memory becomes scarce.
+A child has been told that it is one, and has run nothing once, so that its first answer finds memory of its
+own (docs/reference/kernels.md). It is handed out once, and is the first to go when memory becomes scarce.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ramet.errors import RametError
+from ramet.kernels import get, names
 from ramet.models.sandboxes import Child
 from ramet.models.templates import KEY, WARM_CHILDREN_MAX
 
@@ -82,6 +86,7 @@ class Ahead:
                     if available() < SCARCE:
                         return
                     ready.append(await self._make(image))
+                    _touch(*ready[-1])
         except (RametError, OSError):
             return  # the next one who asks is told why
         finally:
@@ -107,6 +112,31 @@ class Ahead:
         self._closed = True
         for name in list(self._ready):
             self.drop(name)
+
+
+def _touch(sandbox: Sandbox, channel: Channel) -> None:
+    """Have the kernel become another than its twin and run nothing, once: what that touches is its own then.
+
+    Who gets the child tells it again, as of a later life; the answers to this mean nothing to them.
+    """
+    info = sandbox.info()
+    if info.kernel is None or info.kernel.name not in names():
+        return
+    kernel = get(info.kernel.name)
+    forked = {
+        "op": "forked",
+        "epoch": info.epoch,
+        "sandbox": info.id,
+        "hostname": info.hostname,
+        "seed": None,
+        "env": {},
+    }
+    run = {"op": "run", "id": "touch", "code": "", "context": None}
+    # Not to be waited for: what has no room in an empty socket goes to no kernel of ours.
+    with socket.socket(fileno=os.dup(channel.ours[3])) as near, contextlib.suppress(OSError):
+        near.setblocking(False)  # noqa: FBT003
+        for data in (*kernel.fresh(forked), *kernel.request(run)):
+            near.send(data)
 
 
 def _wanted(image: Image) -> int:

@@ -118,7 +118,8 @@ class Sandbox:
         """It is somebody's now."""
         self.spare = False
         self.created = time.time()
-        self.origin = dataclasses.replace(self.origin, metadata=metadata)
+        # The life that it was told of, when it was made, is over.
+        self.origin = dataclasses.replace(self.origin, epoch=self.origin.epoch + 1, metadata=metadata)
 
     @property
     def ending(self) -> bool:

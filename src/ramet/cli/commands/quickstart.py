@@ -1,4 +1,4 @@
-"""`ramet quickstart`: five untrusted programs, and what each of them got."""
+"""`ramet quickstart`: five untrusted programs, what each of them got, and a hundred forks of a Python."""
 
 from __future__ import annotations
 
@@ -128,8 +128,89 @@ class _Outcome:
         }
 
 
+CHILDREN = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Forks:
+    """What a hundred forks of one Python answered; times in seconds."""
+
+    template: float
+    forked: float
+    answered: float
+    live: float
+    bare: float
+    right: int
+    parent: str
+    child: str
+    grandchild: str
+    grandchilds: str
+
+    @property
+    def expected(self) -> bool:
+        return self.right == CHILDREN and self.grandchilds == "0 -1"
+
+
+def _fork() -> _Forks:
+    """A table in a parent's memory; each child is asked for another row of it; one child is forked again."""
+    from ramet.client import Sandbox
+
+    begin = time.perf_counter()
+    with Sandbox("python") as parent:
+        parent.run_code("table = [n * n for n in range(1000)]").check()
+        warm = time.perf_counter()
+        with parent.fork(CHILDREN) as children:
+            forked = time.perf_counter()
+            answers = [child.run_code(f"table[{row}]").text for row, child in enumerate(children)]
+            answered = time.perf_counter()
+            child = children[0]
+            before = time.perf_counter()
+            with child.fork() as grandchild:
+                grandchild.run_code("table[0] = -1").check()
+                live = time.perf_counter() - before
+                texts = [one.run_code("table[0]").text or "" for one in (child, grandchild)]
+                return _Forks(
+                    template=warm - begin,
+                    forked=forked - warm,
+                    answered=answered - forked,
+                    live=live,
+                    bare=_bare_fork(),
+                    right=sum(text == str(row * row) for row, text in enumerate(answers)),
+                    parent=parent.id,
+                    child=child.id,
+                    grandchild=grandchild.id,
+                    grandchilds=" ".join(texts),
+                )
+
+
+def _bare_fork() -> float:
+    """`os.fork` of this program until the child has ended, which isolates nothing."""
+    import os
+
+    begin = time.perf_counter()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return time.perf_counter() - begin
+
+
+def _show_forks(out: Console, forks: _Forks) -> None:
+    out.print(f"   | {forks.right} of {CHILDREN} children knew the row that they were asked for")
+    out.print(f"   | {forks.parent}  the parent, a fork of the template python")
+    out.print(f"   |  ├─ {forks.child}  table[0] is {forks.grandchilds.split()[0]}")
+    out.print(f"   |  │   └─ {forks.grandchild}  table[0] is {forks.grandchilds.split()[-1]}")
+    out.print(f"   |  └─ and {CHILDREN - 1} more children")
+    each = (forks.forked + forks.answered) / CHILDREN
+    out.print(
+        f"   template ready after {_ms(forks.template)} ms, {_ms(each)} ms for each child and its answer, "
+        f"{_ms(forks.live)} ms for a fork of a child; os.fork, which isolates nothing, {_ms(forks.bare)} ms",
+        style="green" if forks.expected else "bold red",
+    )
+
+
 def quickstart(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> int:
-    """Run five untrusted programs, and show what each of them got.
+    """Run five untrusted programs, show what each of them got, and fork a Python a hundred times.
 
     The exit code is 1 when one of them got something else than it should.
     """
@@ -149,12 +230,19 @@ def quickstart(as_json: bool = typer.Option(False, "--json", help="Print one JSO
             out.print(f"\n{number}. {program.title}", style="bold")
             _show(out, outcomes[-1])
     untouched = _MARKER.strip() not in _text("/etc/hosts")
-    good = untouched and all(outcome.expected for outcome in outcomes)
+    forks = _fork()
+    good = untouched and forks.expected and all(outcome.expected for outcome in outcomes)
     if out is not None:
+        out.print(
+            f"\n{len(outcomes) + 1}. A Python with a table in its memory, forked {CHILDREN} times",
+            style="bold",
+        )
+        _show_forks(out, forks)
         out.print(f"\nYour own /etc/hosts is {'as it was' if untouched else 'CHANGED'}.", style="bold")
     else:
         programs = [outcome.to_dict() for outcome in outcomes]
-        print(json.dumps({"ok": good, "hosts_unchanged": untouched, "programs": programs}))
+        told = dataclasses.asdict(forks) | {"expected": forks.expected}
+        print(json.dumps({"ok": good, "hosts_unchanged": untouched, "programs": programs, "forks": told}))
     return 0 if good else 1
 
 
