@@ -181,7 +181,7 @@ class EngineCore(BareCore):
     # -- sandboxes
 
     def _plan(self, sandbox: int) -> bytes:
-        return plan.standing_part(sandbox, wall=None, owned=True, record=b"") + self._limits
+        return plan.standing_part(sandbox, hostname="ramet", wall=None, owned=True, record=b"") + self._limits
 
     def start(self, interpreter: str) -> Guest:
         """A source."""
@@ -191,7 +191,7 @@ class EngineCore(BareCore):
         request = RunRequest.of([interpreter, "-I", "-S", "-c", PROGRAM])
         guest, fds = self._streams(sandbox)
         try:
-            command = plan.spawn_part(request, sandbox, 1, self._home) + self._variables
+            command = plan.spawn_part(request, sandbox, self._home, plan.streams_part(1)) + self._variables
             self.ask(p.SPAWN, command, fds)
         finally:
             close_all(fds[:2])

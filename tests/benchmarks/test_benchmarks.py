@@ -22,8 +22,17 @@ FIGURES = {
     "limit_p50",
     "limit_p99",
     "limit_min",
+    "limit_return_p50",
     "entry_kib",
     "import_p50",
+    "code_first_answer_p50",
+    "code_first_answer_ratio",
+    "code_ahead_p50",
+    "code_trip_p50",
+    "code_live_p50",
+    "alive_s",
+    "alive_mib",
+    "code_rate",
 }
 pytestmark = pytest.mark.timeout(180)  # the first test measures everything, and may do so on a busy machine
 

@@ -45,7 +45,7 @@ def test_status_for_people_has_a_line_for_each_fact(ramet, own_daemon):
     finally:
         assert b"the daemon ended" in ramet("daemon", "stop", env=own_daemon).stdout
     assert [line.split()[0] for line in lines] == [
-        *("daemon", "directory", "connections", "core", "pool", "sandboxes", "roots")
+        *("daemon", "directory", "connections", "core", "pool", "sandboxes", "roots", "snapshots")
     ]
 
 

@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import fcntl
 import os
+import stat
 from typing import IO, TYPE_CHECKING, Any
 
 from ramet.errors import InvalidRequest
@@ -162,7 +163,7 @@ class Source:
             self._data = memoryview(_encoded(stdin, encoding))
         elif isinstance(stdin, (bytes, bytearray, memoryview)):
             self._data = memoryview(stdin).cast("B")
-        elif isinstance(stdin, int):
+        elif isinstance(stdin, int) and not isinstance(stdin, bool):
             self.input = _checked(stdin)
         elif hasattr(stdin, "read"):
             self._open(stdin)
@@ -172,9 +173,11 @@ class Source:
 
     def _open(self, file: IO[Any]) -> None:
         try:
-            self.input = file.fileno()
+            number = file.fileno()
         except (OSError, AttributeError, ValueError):
             self._file = file
+        else:
+            self.input = _checked(number)
 
     @property
     def exhausted(self) -> bool:
@@ -240,7 +243,11 @@ def _encoded(text: str, encoding: str) -> bytes:
 
 def _checked(descriptor: int) -> int:
     try:
-        os.fstat(descriptor)
+        directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     except (OSError, OverflowError):
         raise InvalidRequest.of("stdin", f"{descriptor!r} is not an open descriptor") from None
+    if directory or flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_PATH:
+        what = "a directory" if directory else "not open for reading"
+        raise InvalidRequest.of("stdin", f"descriptor {descriptor} is {what}")
     return descriptor

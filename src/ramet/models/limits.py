@@ -205,10 +205,14 @@ class Limits:
 
 def unsupported_limit(name: str) -> LimitUnsupported:
     """The refusal of a limit that is not in the table."""
+    import difflib
+
     known = ", ".join(BY_NAME)
+    if near := difflib.get_close_matches(name, BY_NAME, n=1):
+        known = f"{known}; did you mean {near[0]!r}?"
     return LimitUnsupported(
         "limit_unsupported",
-        f"limits.{name}: not enforceable yet here: cgroup limits (memory, cpus, io, shm …) are not supported",
+        f"limits.{name}: cannot be enforced here; cgroup limits (memory, cpus, io …) are not supported yet",
         field=f"limits.{name}",
         hint=f"supported limits: {known}",
     )

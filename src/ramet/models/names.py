@@ -30,6 +30,11 @@ def check_text(value: object, field: str) -> str:
         value = _as_text(value, field)
     if "\0" in value:
         raise InvalidRequest.of(field, "contains a NUL character", code="nul_in_text")
+    if not value.isascii():
+        try:
+            value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise InvalidRequest.of(field, "contains half of a character (a lone surrogate)") from None
     return value
 
 

@@ -87,7 +87,8 @@ class RunRequest:
     ) -> Self:
         """The request for `command`: text is a line for /bin/sh, a sequence the program and its arguments.
 
-        `timeout` (seconds) overrides the limit ``wall``. Raises InvalidRequest naming the argument at fault.
+        `timeout` (seconds) stands for the limit ``wall``; of both the smaller counts. Raises InvalidRequest
+        naming the argument at fault.
         """
         argv = _argv(command)
         variables = _environment(env) if env else {}
@@ -95,6 +96,8 @@ class RunRequest:
         checked = Limits.of(limits)
         if timeout is not None:
             wall = parse_limit(BY_NAME["wall"], timeout, "timeout")
+            if "wall" in checked.asked():
+                wall = min(wall, checked.wall)
             if wall != checked.wall:
                 checked = checked.replace(wall=wall)
         return cls(

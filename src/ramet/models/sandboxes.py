@@ -61,6 +61,10 @@ def _timeout(value: object) -> float | None:
     return None if value is None else float(parse_limit(BY_NAME["wall"], value, "timeout"))
 
 
+def _smaller(one: float | None, other: float | None) -> float | None:
+    return min([float(value) for value in (one, other) if value is not None], default=None)
+
+
 def _flag(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest.of(field, f"{shown(value)} is neither true nor false")
@@ -130,9 +134,8 @@ class CreateRequest:
         """The request for `command`. Raises InvalidRequest naming the argument at fault."""
         run = RunRequest.of(command, env=env, cwd=cwd, root=root, limits=limits, python=python)
         named = None if name is None else check_name(check_text(name, "name"))
-        if timeout is None:
-            asked: Mapping[str, Any] = run.limits.asked() if isinstance(limits, Limits) else limits or {}
-            timeout = run.limits.wall if asked.get("wall") is not None else None
+        asked: Mapping[str, Any] = run.limits.asked() if isinstance(limits, Limits) else limits or {}
+        timeout = _smaller(_timeout(timeout), run.limits.wall if asked.get("wall") is not None else None)
         return cls(
             run,
             named,
@@ -196,7 +199,7 @@ class Child:
             None if name is None else check_name(check_text(name, "name")),
             changed,
             check_metadata(metadata),
-            _timeout(wall if timeout is None else timeout),
+            _smaller(_timeout(timeout), wall),
         )
 
     def to_wire(self) -> dict[str, Any]:

@@ -37,7 +37,8 @@ def find_program(
             raise DaemonStartError(
                 "core_missing",
                 f"{OVERRIDE}={named} is not the absolute path of a program",
-                hint=f"unset {OVERRIDE}, or name a built ramet-core",
+                hint=f"unset {OVERRIDE}, or name a built ramet-core; a daemon keeps what it was started with "
+                "until ramet daemon stop",
             )
         return Path(named)
     if system_copy_fault(packaged=packaged, system=system) is None:

@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from ramet.errors import InvalidRequest, RametError, SnapshotError
+from ramet.errors import InvalidRequest, RametError, SnapshotDamaged, SnapshotError
 from ramet.models.names import check_name
 from ramet.store import machine
 from ramet.store.access import remove_tree
@@ -109,7 +109,14 @@ class Store:
             raise self._unknown(name) from None
 
     def _info(self, name: str) -> SnapshotInfo:
-        with contextlib.closing(open_container(self._snapshots, name)) as container:
+        try:
+            container = open_container(self._snapshots, name)
+        except FileNotFoundError:
+            # Raises it anew for a snapshot that is not there.
+            os.stat(name, dir_fd=self._snapshots, follow_symlinks=False)
+            text = f"the snapshot {name!r} is damaged: its file {IMAGE} is missing"
+            raise SnapshotDamaged("snapshot_damaged", text, snapshot=name) from None
+        with contextlib.closing(container):
             return info_of(container, read_header(container))
 
     def base(self, name: str) -> LoadedBase:
@@ -320,7 +327,7 @@ class Store:
                     "snapshot_in_use",
                     f"the snapshot {name!r} cannot be removed: {', '.join(map(repr, others))} build upon it",
                     snapshot=name,
-                    hint="remove or flatten those first",
+                    hint="remove those first",
                 )
             doomed = _random()
             os.rename(name, doomed, src_dir_fd=self._snapshots, dst_dir_fd=self._scratch)

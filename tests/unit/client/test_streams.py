@@ -144,3 +144,16 @@ def test_what_is_no_input_is_refused_by_name(stdin):
     with pytest.raises(InvalidRequest) as caught:
         Source(stdin, "utf-8")
     assert caught.value.field == "stdin"
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path):
+    written = os.open(tmp_path / "written", os.O_WRONLY | os.O_CREAT)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for stdin in (written, directory, True):
+            with pytest.raises(InvalidRequest) as caught:
+                Source(stdin, "utf-8")
+            assert caught.value.field == "stdin"
+    finally:
+        os.close(written)
+        os.close(directory)

@@ -71,7 +71,7 @@ def test_a_limit_that_is_not_in_the_table_is_refused_by_name(name):
         with pytest.raises(LimitUnsupported) as caught:
             make()
         assert caught.value.field == f"limits.{name}"
-        assert "not enforceable yet here: cgroup limits" in caught.value.message
+        assert "cgroup limits" in caught.value.message
         assert "processes" in str(caught.value.hint)
 
 

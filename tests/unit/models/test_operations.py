@@ -197,3 +197,15 @@ def test_a_request_for_a_lane_arrives_as_it_left_and_what_is_wrong_in_it_is_name
         with pytest.raises(InvalidRequest) as caught:
             LaneRequest.from_wire({field: wrong})
         assert caught.value.field == field
+
+
+def test_of_a_timeout_and_the_limit_wall_the_smaller_counts():
+    assert RunRequest.of("x", timeout=5, limits={"wall": 0.5}).limits.wall == 0.5
+    assert RunRequest.of("x", timeout=0.5, limits={"wall": 5}).limits.wall == 0.5
+    assert RunRequest.of("x", timeout=600).limits.wall == 600
+
+
+def test_half_of_a_character_is_refused_by_name():
+    with pytest.raises(InvalidRequest) as caught:
+        RunRequest.of(["true", "\ud800"])
+    assert caught.value.field == "command"

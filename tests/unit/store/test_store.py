@@ -311,3 +311,12 @@ def test_threads_may_save_at_once(store):
         thread.join()
     assert failures == []
     assert all(loaded_pages(store, f"t{number}") == pages(number, number + 1) for number in range(8))
+
+
+def test_a_snapshot_without_its_file_is_listed_as_damaged_and_can_be_removed(store):
+    save(store, "lost", pages(1, 2))
+    os.unlink(image_of(store, "lost"))
+    (found,) = store.list()
+    assert "missing" in found.damage
+    assert store.remove("lost").name == "lost"
+    assert store.names() == ()
