@@ -39,6 +39,16 @@ refuse_child(struct sandbox *sandbox, int step, int error)
 /* Of a child that failed there are up to three words: the twin's that could not place it, its own, init's. Who is the
  * cause has always spoken before the others can notice: by a closed socket, a missing process. */
 
+/* A namespace that is gone is no cause: its init has failed, and has said why. */
+static bool
+blames_init(struct sandbox *sandbox, int step, int error)
+{
+  if ((step == RAMET_STEP_CHILD_PIDNS && (error == EPERM || error == ESRCH)) ||
+      (step == RAMET_STEP_CHILD_CLONE && error == ENOMEM))
+    sandbox_hear_init(sandbox);
+  return sandbox->state != SANDBOX_STARTING;
+}
+
 /* A twin that could not place its child says why, and exits. */
 static bool
 refused_by_twin(struct sandbox *sandbox)
@@ -48,7 +58,8 @@ refused_by_twin(struct sandbox *sandbox)
   if (sandbox->nursery < 0 || sandbox->twin || sandbox->state != SANDBOX_STARTING ||
       recv(sandbox->nursery, &word, sizeof word, MSG_DONTWAIT | MSG_PEEK) != sizeof word || word.step == 0)
     return false;
-  refuse_child(sandbox, word.step, word.error);
+  if (!blames_init(sandbox, word.step, word.error))
+    refuse_child(sandbox, word.step, word.error);
   return true;
 }
 
@@ -132,7 +143,7 @@ sandbox_fork_failed(uint64_t id, int step, int error)
 {
   struct sandbox *sandbox = sandbox_find(id);
 
-  if (sandbox && sandbox->state == SANDBOX_STARTING)
+  if (sandbox && sandbox->state == SANDBOX_STARTING && !blames_init(sandbox, step, error))
     refuse_child(sandbox, step, error);
 }
 
