@@ -18,6 +18,8 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include "socket_options.h"
+
 #define MESSAGE_MAX (4u << 20)
 #define CONTROL_BYTES 4096 /* SCM_MAX_FD descriptors take 1 KiB */
 #ifndef SO_PASSPIDFD
@@ -41,6 +43,26 @@ has_error(int socket)
   return poll(&polled, 1, 0) == 1 && polled.revents & POLLERR;
 }
 
+/* One that a socket of this kind has not cannot be asked for. */
+static uint64_t
+inet_options(int socket, bool listening)
+{
+  uint64_t options = IMAGE_OPTIONS_KNOWN;
+  struct tcp_info info;
+  socklen_t length = sizeof info;
+
+  for (size_t i = 0; i < SOCKET_OPTION_COUNT; i++) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    if (getsockopt(socket, socket_options[i].level, socket_options[i].name, &value, &size) == 0 && value)
+      options |= socket_options[i].flag;
+  }
+  /* Of a listening one this is its backlog. */
+  if (listening && getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) == 0)
+    options |= ((uint64_t)info.tcpi_sacked + 1) << 32;
+  return options;
+}
+
 static int
 write_inet(struct writing *w, int socket, int type, struct err *err)
 {
@@ -51,6 +73,7 @@ write_inet(struct writing *w, int socket, int type, struct err *err)
   if (int_option(socket, SO_ACCEPTCONN, &listening) < 0 ||
       getsockname(socket, (struct sockaddr *)&address, &length) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
+  w->out.value[0] = inet_options(socket, listening);
   w->out.value[1] = address.ss_family;
   w->out.value[2] = (uint64_t)type;
   memcpy(w->path, &address, length);

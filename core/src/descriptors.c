@@ -17,6 +17,7 @@
 #include <sys/timerfd.h>
 
 #include "../pie/args.h"
+#include "socket_options.h"
 
 #ifndef TFD_IOC_SET_TICKS
 #define TFD_IOC_SET_TICKS _IOW('T', 0, uint64_t) /* linux/timerfd.h, which does not go with <sys/timerfd.h> */
@@ -340,6 +341,32 @@ make_signalfd(struct maker *m, const struct image_description *d)
 }
 
 static int
+set_options(struct maker *m, const struct image_description *d, int fd, uint32_t which)
+{
+  for (size_t i = 0; i < SOCKET_OPTION_COUNT && d->value[0] & IMAGE_OPTIONS_KNOWN; i++) {
+    const struct socket_option *option = &socket_options[i];
+    int value = (d->value[0] & option->flag) != 0, now = 0;
+    socklen_t length = sizeof now;
+    /* What it is already may not be settable: of a bound socket, of one of another kind. */
+    if (!(option->flag & which) || getsockopt(fd, option->level, option->name, &now, &length) < 0 ||
+        (now != 0) == value)
+      continue;
+    if (setsockopt(fd, option->level, option->name, &value, sizeof value) < 0)
+      return failed(m, "an option of a socket");
+  }
+  return 0;
+}
+
+static int
+make_listen(const struct image_description *d, int fd)
+{
+  uint64_t backlog = d->value[0] >> 32;
+
+  return listen(fd, backlog ? (int)(backlog - 1) : SOMAXCONN);
+}
+
+/* Bound as if the address may be used again: nobody else is in the child's network, but sockets of its own. */
+static int
 make_socket(struct maker *m, const struct image_description *d, int domain, struct span address)
 {
   const int on = 1;
@@ -349,6 +376,10 @@ make_socket(struct maker *m, const struct image_description *d, int domain, stru
 
   if (fd < 0)
     return failed(m, "a socket");
+  if (domain == AF_UNIX)
+    return steal_fd(&fd);
+  if (set_options(m, d, fd, UINT32_MAX) < 0)
+    return -1;
   if (address.length > sizeof name || address.length < sizeof(sa_family_t))
     return steal_fd(&fd);
   memcpy(&name, address.data, address.length);
@@ -358,9 +389,9 @@ make_socket(struct maker *m, const struct image_description *d, int domain, stru
     return steal_fd(&fd);
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
       bind(fd, (struct sockaddr *)&name, address.length) < 0 ||
-      (d->kind == IMAGE_TCP_LISTEN && listen(fd, SOMAXCONN) < 0))
+      (d->kind == IMAGE_TCP_LISTEN && make_listen(d, fd) < 0))
     return failed(m, "bind a socket");
-  return steal_fd(&fd);
+  return set_options(m, d, fd, IMAGE_REUSES) < 0 ? -1 : steal_fd(&fd);
 }
 
 /* A connection whose other end is gone: made over a listener of our own, closed with linger 0, so that the child
@@ -385,7 +416,8 @@ make_reset(struct maker *m, const struct image_description *d)
     return failed(m, "a connection to be reset");
   if (d->flags & O_NONBLOCK)
     fcntl(fd, F_SETFL, O_NONBLOCK);
-  return steal_fd(&fd);
+  /* Of a connection that is no more the rest says nothing. */
+  return set_options(m, d, fd, ~(uint32_t)IMAGE_ONLY_SIX) < 0 ? -1 : steal_fd(&fd);
 }
 
 static int

@@ -152,7 +152,8 @@ struct image_description {
   uint32_t flags; /* open(2) status flags */
   uint32_t peer; /* socket pairs: id of the other end + 1; 0: closed */
   uint64_t offset; /* files */
-  uint64_t value[4]; /* eventfd count; timerfd; signal mask; listen backlog, family, type; memfd?, seals, size */
+  uint64_t value
+      [4]; /* eventfd count; timerfd; signal mask; internet: options, family, type, connected; memfd?, seals, size */
   uint64_t content_length; /* pipes: unread bytes; socket pairs: messages, u32 length and bytes each */
   uint64_t content_offset; /* in the page file */
 };
@@ -171,6 +172,17 @@ struct image_pending {
 
 /* Options of a socket pair's end. */
 #define IMAGE_PASSES_CREDENTIALS 1
+
+/* Of an internet socket, in value[0], whose upper half is the backlog + 1; all of it 0: not known. */
+enum image_socket_option {
+  IMAGE_OPTIONS_KNOWN = 1,
+  IMAGE_ONLY_SIX = 2,
+  IMAGE_REUSES_PORT = 4,
+  IMAGE_REUSES = 8,
+  IMAGE_KEEPS_ALIVE = 16,
+  IMAGE_BROADCASTS = 32,
+  IMAGE_NO_DELAY = 64,
+};
 
 struct image_epoll {
   int32_t target;

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -327,4 +328,73 @@ VICTIM(udp, "a bound UDP socket")
   await_go();
   CHECK(sendto(sender, "hello", 5, 0, (struct sockaddr *)&where, sizeof where) == 5, "sendto: %s", strerror(errno));
   check_read(fd, "hello");
+}
+
+static int
+option_of(int fd, int level, int name)
+{
+  int value = -1;
+  socklen_t length = sizeof value;
+
+  CHECK(getsockopt(fd, level, name, &value, &length) == 0, "option %d: %s", name, strerror(errno));
+  return value;
+}
+
+static void
+turn(int fd, int level, int name, int value)
+{
+  NEED(setsockopt(fd, level, name, &value, sizeof value) == 0);
+}
+
+static int
+backlog_of(int fd)
+{
+  struct tcp_info info;
+  socklen_t length = sizeof info;
+
+  CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0, "TCP_INFO: %s", strerror(errno));
+  return (int)info.tcpi_sacked;
+}
+
+VICTIM(socket_options, "options of sockets, and how many connections may wait")
+{
+  struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+  socklen_t length = sizeof any;
+  int six = socket(AF_INET6, SOCK_STREAM, 0);
+
+  if (six < 0) {
+    say("missing: IPv6");
+    _exit(0);
+  }
+  /* The same port twice, of which one may not take the other's connections. */
+  turn(six, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  NEED(bind(six, (struct sockaddr *)&any, sizeof any) == 0 && listen(six, 7) == 0);
+  NEED(getsockname(six, (struct sockaddr *)&any, &length) == 0);
+  int four = socket(AF_INET, SOCK_STREAM, 0);
+  where.sin_addr.s_addr = htonl(INADDR_ANY);
+  where.sin_port = any.sin6_port;
+  turn(four, SOL_SOCKET, SO_REUSEADDR, 1);
+  turn(four, IPPROTO_TCP, TCP_NODELAY, 1);
+  NEED(bind(four, (struct sockaddr *)&where, sizeof where) == 0 && listen(four, 1) == 0);
+  int idle = socket(AF_INET, SOCK_STREAM, 0), udp = socket(AF_INET, SOCK_DGRAM, 0);
+  turn(idle, SOL_SOCKET, SO_KEEPALIVE, 1);
+  turn(udp, SOL_SOCKET, SO_BROADCAST, 1);
+  turn(udp, SOL_SOCKET, SO_REUSEPORT, 1);
+  where.sin_port = 0;
+  NEED(bind(udp, (struct sockaddr *)&where, sizeof where) == 0);
+  where.sin_port = any.sin6_port;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int client = connected();
+  turn(client, SOL_SOCKET, SO_KEEPALIVE, 1);
+  ready();
+  await_go();
+  CHECK(option_of(six, IPPROTO_IPV6, IPV6_V6ONLY) == 1 && option_of(six, SOL_SOCKET, SO_REUSEADDR) == 0 &&
+            backlog_of(six) == 7,
+        "the first: %d waiting", backlog_of(six));
+  CHECK(option_of(four, SOL_SOCKET, SO_REUSEADDR) == 1 && option_of(four, IPPROTO_TCP, TCP_NODELAY) == 1 &&
+            option_of(four, SOL_SOCKET, SO_KEEPALIVE) == 0 && backlog_of(four) == 1,
+        "the second: %d waiting", backlog_of(four));
+  CHECK(option_of(idle, SOL_SOCKET, SO_KEEPALIVE) == 1 && option_of(idle, IPPROTO_TCP, TCP_NODELAY) == 0, "idle");
+  CHECK(option_of(udp, SOL_SOCKET, SO_BROADCAST) == 1 && option_of(udp, SOL_SOCKET, SO_REUSEPORT) == 1, "UDP");
+  CHECK(option_of(client, SOL_SOCKET, SO_KEEPALIVE) == 1, "connected");
 }
