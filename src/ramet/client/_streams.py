@@ -163,7 +163,7 @@ class Source:
             self._data = memoryview(_encoded(stdin, encoding))
         elif isinstance(stdin, (bytes, bytearray, memoryview)):
             self._data = memoryview(stdin).cast("B")
-        elif isinstance(stdin, int) and not isinstance(stdin, bool):
+        elif isinstance(stdin, int):
             self.input = _checked(stdin)
         elif hasattr(stdin, "read"):
             self._open(stdin)
@@ -242,6 +242,8 @@ def _encoded(text: str, encoding: str) -> bytes:
 
 
 def _checked(descriptor: int) -> int:
+    if isinstance(descriptor, bool):
+        raise InvalidRequest.of("stdin", "must be text, bytes, a file or a descriptor, not bool")
     try:
         directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

@@ -67,7 +67,7 @@ def test_a_package_that_cannot_be_had_fails_the_build_with_pips_words():
     [
         ("name", {"name": "no name"}),
         ("name", {"name": "python"}),
-        ("from_", {"name": "a", "from_": "pyhton"}),
+        ("from_", {"name": "a", "from_": "pythonn"}),
         ("kernel", {"name": "a", "kernel": "cobol"}),
         ("pip", {"name": "a", "pip": "numpy"}),
         ("pip", {"name": "a", "pip": ["--index-url=x"]}),

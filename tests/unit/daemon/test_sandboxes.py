@@ -279,7 +279,7 @@ def test_a_daemon_with_a_sandbox_is_not_idle(tmp_path):
         ("command", {"command": []}),
         ("command", {"source": "point", "command": ["x"]}),
         ("command", {"command": ["x"], "kernel": "python"}),
-        ("kernel", {"kernel": "pyhton"}),
+        ("kernel", {"kernel": "pythonn"}),
         ("kernel", {"source": "point", "kernel": "python"}),
         ("seed", {"source": "point", "seed": -1}),
         ("seed", {"command": ["x"], "seed": 1}),
