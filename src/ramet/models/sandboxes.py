@@ -33,6 +33,8 @@ TTL_MAX_S = 7 * 86400.0
 CHANNELS = ("packets", "lines")
 """Kinds of channels: messages that are read whole (SOCK_SEQPACKET), or lines (SOCK_STREAM)."""
 METADATA_MAX = 16384
+BUILT_IN = {"python": "python", "bash": "bash", "node": "node", "base": "bash"}
+"""Names of templates that are made on their first use, and the kernels in them."""
 FORK_LIMITS = ("disk", "inodes", "wall", "output")
 """Limits that a child can have otherwise than its parent: those that are not in the copied process."""
 
@@ -369,6 +371,8 @@ class SnapshotRequest:
         """The checked request. Raises InvalidRequest."""
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidRequest.of("metadata", "must be a mapping")
+        if name in BUILT_IN:
+            raise InvalidRequest.of("name", f"{name!r} is a built-in template", code="name_taken")
         return cls(check_sandbox(sandbox), check_name(check_text(name, "name")), dict(metadata or {}))
 
     def to_wire(self) -> dict[str, Any]:

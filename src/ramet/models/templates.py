@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet._version import __version__
 from ramet.errors import InvalidRequest
 from ramet.models.names import check_name, check_text, check_variable
+from ramet.models.sandboxes import BUILT_IN as BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from ramet.models.operations import Python
     from ramet.models.sandboxes import Snapshot
 
-BUILT_IN = {"python": "python", "bash": "bash", "node": "node", "base": "bash"}
-"""Names of templates that are made on their first use, and the kernels in them."""
 WARM_CHILDREN_MAX = 64
 KEY = "template"
 """Where a snapshot's metadata tell of its template."""

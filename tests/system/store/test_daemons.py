@@ -35,8 +35,8 @@ def test_a_sandbox_that_the_next_daemon_took_over_can_be_kept(own, data):
     daemon, _ = own.pids()
     first = ramet.Sandbox(command=PYTHON, detach=True, name="first", client=client)
     tell(first, "x = 1")
-    base = first.snapshot("base")
-    second = ramet.Sandbox("base", detach=True, name="second", client=client)
+    base = first.snapshot("ground")
+    second = ramet.Sandbox("ground", detach=True, name="second", client=client)
     tell(second, "x = 2")
     kill_hard(daemon)
     wait_gone(daemon)
@@ -60,4 +60,5 @@ def test_nothing_is_made_on_the_disk_by_who_keeps_no_snapshot(own, data):
         assert ramet.snapshots.list(client=client) == ()
         with ramet.Sandbox(command=PYTHON, client=client) as sandbox, sandbox.fork() as child:
             assert ask(child, "1") == "1"
-    assert not os.path.exists(data)
+    # Only where pages go when memory is scarce: files without names.
+    assert [name for _, _, names in os.walk(data) for name in names] == []

@@ -109,6 +109,7 @@ def test_a_detached_sandbox_has_a_finite_time_to_live():
         (lambda: CreateRequest.of("x", detach=True, ttl=1e9), "ttl"),
         (lambda: SnapshotRequest.from_wire({"sandbox": "a"}), "name"),
         (lambda: SnapshotRequest.of("a", "../b"), "name"),
+        (lambda: SnapshotRequest.of("a", "python"), "name"),
         (lambda: SandboxRequest.from_wire({}), "sandbox"),
         (lambda: SandboxRequest.from_wire({"sandbox": 3}), "sandbox"),
         (lambda: SnapshotName.from_wire({"name": "a b"}), "snapshot"),
