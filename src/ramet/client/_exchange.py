@@ -317,8 +317,10 @@ class Exchange:
         self._close(number)
 
     def _close(self, number: int) -> None:
-        self._own.remove(number)
-        os.close(number)
+        # A signal handler's exception may have come right after it was closed.
+        if number in self._own:
+            self._own.remove(number)
+            os.close(number)
 
     def result(self) -> CommandResult:
         """The result, once `step` returned True."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet._version import __version__
 from ramet.errors import InvalidRequest
 from ramet.models.names import check_name, check_text, check_variable
-from ramet.models.sandboxes import BUILT_IN as BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,8 +22,8 @@ from ramet.errors import InvalidRequest, RametError, TemplateError
 from ramet.kernels import get as get_kernel
 from ramet.models.names import check_name, check_text
 from ramet.models.operations import Python
-from ramet.models.sandboxes import Snapshot, SnapshotList, SnapshotName, near
-from ramet.models.templates import BUILT_IN, KEY, Recipe, Template
+from ramet.models.sandboxes import BUILT_IN, Snapshot, SnapshotList, SnapshotName, near
+from ramet.models.templates import KEY, Recipe, Template
 
 LOG_MAX = 65536
 WARM_TIMEOUT_S = 600.0

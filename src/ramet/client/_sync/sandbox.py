@@ -35,6 +35,7 @@ from ramet.models.names import check_name, check_text
 from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
+    BUILT_IN,
     CreateRequest,
     ForkReport,
     ForkRequest,
@@ -43,7 +44,6 @@ from ramet.models.sandboxes import (
     Snapshot,
     SnapshotRequest,
 )
-from ramet.models.templates import BUILT_IN
 
 if TYPE_CHECKING:
     from ramet.models.sandboxes import PerChild
