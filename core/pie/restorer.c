@@ -22,6 +22,7 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/openat2.h>
 #include <linux/prctl.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -39,6 +40,9 @@
 #define ARCH_SET_GS 0x1001
 #define ARCH_SET_FS 0x1002
 #define ARCH_REQ_XCOMP_PERM 0x1023
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
 #define PR_TIMER_RESTORE_IDS 77 /* Linux 6.15 */
 
 /* ---- reports -------------------------------------------------------------------------------------------------- */
@@ -360,6 +364,15 @@ place_descriptors(struct pie_args *args)
 
 /* ---- a child: memory that a stem cannot hold ------------------------------------------------------------------- */
 
+/* As the guest's own path led to it: past no link, since a child may open more than the guest may. */
+PIE_INLINE long
+open_named(uint64_t path, uint64_t flags)
+{
+  struct open_how how = {flags, 0, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+
+  return SYS4(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+}
+
 /* The same file anew, for writing too. */
 PIE_INLINE long
 open_again(struct pie_args *args, int fd, uint32_t flags)
@@ -381,7 +394,7 @@ map_shared(struct pie_args *args)
 
   child_step(args, RAMET_STEP_CHILD_SHARED_MEMORY);
   for (uint32_t i = 0; i < args->late_count; i++, late++) {
-    long fd = late->path ? SYS4(SYS_openat, AT_FDCWD, late->path, late->open_flags, 0)
+    long fd = late->path ? open_named(late->path, (uint64_t)late->open_flags)
                          : open_again(args, args->received[late->description], late->open_flags);
     if (fd < 0)
       pie_fail(args->status, RAMET_STEP_CHILD_SHARED_MEMORY, fd);
@@ -430,12 +443,14 @@ PIE_INLINE void
 restore_process(struct pie_args *args)
 {
   child_step(args, RAMET_STEP_CHILD_DIRECTORY);
-  long result = SYS1(SYS_chdir, args->cwd);
+  long cwd = open_named(args->cwd, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  long result = cwd < 0 ? cwd : SYS1(SYS_fchdir, cwd);
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_DIRECTORY, result);
+  SYS1(SYS_close, cwd);
   /* /proc/self/exe is to name the program in the child's own root. The kernel refuses a change while the old file is
    * mapped, and the stem's was opened over a mount of its own for that. */
-  long exe = SYS4(SYS_openat, AT_FDCWD, args->exe, O_RDONLY | O_CLOEXEC, 0);
+  long exe = open_named(args->exe, O_RDONLY | O_CLOEXEC);
   if (exe >= 0) {
     args->mm.exe = (int32_t)exe;
     SYS5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &args->mm, sizeof args->mm, 0);

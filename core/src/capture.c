@@ -302,31 +302,61 @@ take(struct capture *capture, int *upper, struct treecopy_count *count, struct e
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */
 
+/* An image is written once. Its readers have it for reading only; one of them is the pid 1 of guests. */
+static int
+reader_of(int fd, enum ramet_step step, struct err *err)
+{
+  char path[32];
+
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  int reader = open(path, O_RDONLY | O_CLOEXEC);
+  return reader < 0 ? err_step(err, step, "open the image again: %s", strerror(errno)) : reader;
+}
+
+/* On a disk nothing can be sealed. */
+static int
+finish_file(int *fd, bool in_memory, enum ramet_step step, struct err *err)
+{
+  const int seals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+
+  if (in_memory && fcntl(*fd, F_ADD_SEALS, seals) < 0)
+    return err_step(err, step, "seal the image: %s", strerror(errno));
+  int reader = reader_of(*fd, step, err);
+  if (reader < 0)
+    return -1;
+  close_fd(fd);
+  *fd = reader;
+  return 0;
+}
+
 static int
 description_file(const struct capture *capture, struct err *err)
 {
-  cleanup_fd int fd = memfd_create("ramet-image", MFD_CLOEXEC);
+  cleanup_fd int fd = memfd_create("ramet-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
   if (fault_here(RAMET_STEP_IMAGE, err) < 0)
     return -1;
   if (capture->description.failed || fd < 0 ||
       write(fd, capture->description.data, capture->description.length) != (ssize_t)capture->description.length)
     return err_step(err, RAMET_STEP_IMAGE, "write the description: %s", strerror(errno));
+  if (finish_file(&fd, true, RAMET_STEP_IMAGE, err) < 0)
+    return -1;
   return steal_fd(&fd);
 }
 
 static void
-answer(int channel, const struct capture *capture, int upper, const struct treecopy_count *count, int result,
+answer(int channel, struct capture *capture, int upper, const struct treecopy_count *count, int result,
        struct err *err)
 {
   cleanup_writer struct writer writer = {0};
-  int fds[3] = {-1, capture->pages, upper};
+  int fds[3] = {-1, -1, upper};
 
   /* What was refused before the threads were looked at leaves them as they were. */
   if (result == 0 || capture->restarted.length)
     put_bytes(&writer, RAMET_TAG_RESTARTED, capture->restarted.data, capture->restarted.length);
-  if (result == 0)
+  if (result == 0 && finish_file(&capture->pages, true, RAMET_STEP_IMAGE, err) == 0)
     fds[0] = description_file(capture, err);
+  fds[1] = capture->pages;
   if (fds[0] < 0) {
     put_err(&writer, err);
     if (frame_send(channel, RAMET_ERROR, 0, &writer, NULL, 0) < 0)
@@ -404,10 +434,12 @@ export_main(const struct export_source *source, int channel)
 
   title_set("ramet-exporter");
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-  capture.pages = source->directory < 0 ? memfd_create("ramet-pages", MFD_CLOEXEC)
+  capture.pages = source->directory < 0 ? memfd_create("ramet-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING)
                                         : openat(source->directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   int result = capture.pages < 0 ? err_step(&err, RAMET_STEP_EXPORT, "a page file: %s", strerror(errno))
                                  : export_stem(&capture, source, &err);
+  if (result == 0)
+    result = finish_file(&capture.pages, source->directory < 0, RAMET_STEP_EXPORT, &err);
   fds[0] = result < 0 ? -1 : description_file(&capture, &err);
   fds[1] = capture.pages;
   if (fds[0] < 0)
@@ -430,7 +462,7 @@ capture_main(const struct capture_source *source, enum ramet_step fault, int cha
   title_set("ramet-tracer");
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   fault_arm(fault);
-  capture.pages = memfd_create("ramet-pages", MFD_CLOEXEC);
+  capture.pages = memfd_create("ramet-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   int result = capture.pages < 0 ? err_step(&err, RAMET_STEP_IMAGE, "memfd_create: %s", strerror(errno))
                                  : trace_setup(source->patience_ms, &err);
   if (result == 0)

@@ -3,6 +3,8 @@
 #ifndef RAMET_CAPTURE_H
 #define RAMET_CAPTURE_H
 
+#include <sys/stat.h>
+
 #include "image.h"
 #include "plan.h"
 #include "procfs.h"
@@ -108,6 +110,14 @@ int capture_note_object(struct capture *capture, const char *name, uint64_t inod
 
 /* capture_maps.c: all mappings, with their pages. */
 int capture_pages(struct capture *capture, struct err *err) MUST_CHECK;
+
+/* capture_names.c: in the sandbox's root, following no link. An O_PATH descriptor, or -1. */
+int capture_look(const struct capture *capture, const char *name) MUST_CHECK;
+/* Whether the name leads to this file on the mount that `info`, its fdinfo, tells. */
+bool capture_leads(const struct capture *capture, const char *name, const struct stat *to, const char *info);
+bool capture_ends_deleted(const char *name);
+/* What the file at `path`, a name in /proc/PID/fd, is if it is none of a mount with files of the guest's; or NULL. */
+const char *capture_kernel_file(const char *path, const char *name);
 
 /* capture_fds.c */
 int capture_descriptors(struct capture *capture, struct err *err) MUST_CHECK;

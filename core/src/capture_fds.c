@@ -36,6 +36,7 @@ read_one(struct capture *capture, struct found_fd *fd, struct err *err)
   fd->mode = st.st_mode;
   fd->device = st.st_rdev;
   fd->holder = st.st_dev;
+  fd->st = st;
   snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", capture->pid, fd->number);
   fd->info = procfs_read(path, NULL);
   const char *flags = fd->info ? procfs_field(fd->info, "flags") : NULL;
@@ -211,25 +212,61 @@ write_unlinked(struct writing *w, struct err *err)
   return capture_note_object(w->capture, w->fd->link, w->fd->inode, w->out.id, err);
 }
 
+bool
+fd_has_name(const struct writing *w)
+{
+  return capture_leads(w->capture, w->fd->link, &w->fd->st, w->fd->info);
+}
+
+/* What a name cannot be trusted with is seen here, and not by a child's init. */
+static int
+refuse_special(struct writing *w, struct err *err)
+{
+  mode_t mode = w->fd->mode;
+  char path[64];
+
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
+  const char *kernel = capture_kernel_file(path, w->fd->link);
+  if (kernel)
+    return fd_refuse(w, err, kernel);
+  if (S_ISCHR(mode) && major(w->fd->device) != 1 /* null, zero, full, random, urandom */)
+    return fd_refuse(w, err, major(w->fd->device) == 5 || major(w->fd->device) >= 136 ? "a terminal" : "a device");
+  if (!S_ISREG(mode) && !S_ISDIR(mode) && !S_ISCHR(mode))
+    return fd_refuse(w, err, "a special file");
+  return 0;
+}
+
+/* Nothing leads to it by the name that /proc tells. A file of a layer below that was removed counts its names there,
+ * and can be open for reading only. */
+static int
+write_nameless(struct writing *w, struct err *err)
+{
+  bool removed = capture_ends_deleted(w->fd->link);
+
+  if (S_ISREG(w->fd->mode) && (w->fd->st.st_nlink == 0 || (removed && (w->fd->open_flags & O_ACCMODE) == O_RDONLY)))
+    return write_unlinked(w, err);
+  if (S_ISDIR(w->fd->mode) && removed)
+    return fd_refuse(w, err, "a directory that was removed");
+  return fd_refuse(w, err,
+                   removed ? "a file that has another name than it was opened by" : "a file of another mount");
+}
+
 static int
 write_named(struct writing *w, struct err *err)
 {
-  const char *link = w->fd->link;
-  size_t length = strlen(link);
+  size_t length = strlen(w->fd->link);
 
-  if (S_ISREG(w->fd->mode) && length > 10 && strcmp(link + length - 10, " (deleted)") == 0)
-    return write_unlinked(w, err);
-  if (S_ISCHR(w->fd->mode) && major(w->fd->device) != 1 /* null, zero, full, random, urandom */)
-    return fd_refuse(w, err, major(w->fd->device) == 5 || major(w->fd->device) >= 136 ? "a terminal" : "a device");
-  if (!S_ISREG(w->fd->mode) && !S_ISDIR(w->fd->mode) && !S_ISCHR(w->fd->mode))
-    return fd_refuse(w, err, "a special file");
+  if (refuse_special(w, err) < 0)
+    return -1;
+  if ((S_ISREG(w->fd->mode) && w->fd->st.st_nlink == 0) || !fd_has_name(w))
+    return write_nameless(w, err);
   if (procfs_field(w->fd->info, "lock"))
     return fd_refuse(w, err, "a file with a lock");
-  if (length >= 10 && strcmp(link + length - 10, " (deleted)") == 0)
-    return fd_refuse(w, err, "a directory that was removed");
   w->out.kind = IMAGE_REOPEN;
   w->out.offset = S_ISREG(w->fd->mode) ? info_number(w->fd, "pos", 10) : 0;
-  memcpy(w->path, link, length);
+  w->out.value[0] = w->fd->mode & S_IFMT;
+  w->out.value[1] = w->fd->device;
+  memcpy(w->path, w->fd->link, length);
   w->path_length = length;
   return 0;
 }

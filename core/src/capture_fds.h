@@ -14,6 +14,7 @@ struct found_fd {
   ino_t inode;
   mode_t mode;
   dev_t device, holder; /* of a device node; of the file system */
+  struct stat st;
   char link[512];
   char *info; /* fdinfo */
 };
@@ -39,6 +40,9 @@ int fd_refuse(struct writing *w, struct err *err, const char *what) MUST_CHECK;
 int fd_take_copy(const struct writing *w);
 /* Keeps what lies in `file` as the content of the description. */
 int fd_keep_content(struct writing *w, int file, uint64_t length, struct err *err) MUST_CHECK;
+
+/* Whether the name that /proc tells leads to the open file. */
+bool fd_has_name(const struct writing *w);
 
 int fd_write_pipe(struct writing *w, struct err *err) MUST_CHECK;
 int fd_write_socket(struct writing *w, struct err *err) MUST_CHECK;

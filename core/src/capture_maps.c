@@ -24,11 +24,10 @@ ends_with(const char *text, const char *end)
 static bool
 is_named(const struct capture *capture, const struct procmap *map, const char *name)
 {
-  char path[PATH_MAX + 32];
+  cleanup_fd int fd = capture_look(capture, name);
   struct stat st;
 
-  snprintf(path, sizeof path, "/proc/%d/root%s", capture->pid, name);
-  return stat(path, &st) == 0 && st.st_ino == map->inode;
+  return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == map->inode;
 }
 
 /* /proc writes a line feed in a name as \012, and nothing else that could be told from it. */

@@ -70,8 +70,10 @@ fd_write_pipe(struct writing *w, struct err *err)
   w->out.value[0] = w->fd->inode;
   w->out.value[2] = w->fd->holder;
   if (w->fd->link[0] == '/') {
-    if (length > 10 && strcmp(w->fd->link + length - 10, " (deleted)") == 0)
-      return fd_refuse(w, err, "a named pipe that was removed");
+    if (!fd_has_name(w))
+      return fd_refuse(w, err,
+                       capture_ends_deleted(w->fd->link) ? "a named pipe that was removed"
+                                                         : "a named pipe of another mount");
     memcpy(w->path, w->fd->link, length);
     w->path_length = length;
   }

@@ -4,6 +4,7 @@
 #include "capture_parts.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <linux/ptrace.h>
 #include <signal.h>
 #include <stdio.h>
@@ -370,7 +371,7 @@ read_status(const struct capture *capture, struct image_process *process)
   process->personality = personality ? (uint32_t)strtoul(personality, NULL, 16) : 0;
 }
 
-/* A child could not go where there is nothing. */
+/* A child could not go where there is nothing, and is not to go where something else is. */
 static int
 refuse_gone_directory(struct capture *capture, struct err *err)
 {
@@ -378,11 +379,18 @@ refuse_gone_directory(struct capture *capture, struct err *err)
   struct stat st;
 
   snprintf(path, sizeof path, "/proc/%d/cwd", capture->pid);
+  cleanup_fd int cwd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
   ssize_t length = readlink(path, target, sizeof target - 1);
-  if (length > 10 && memcmp(target + length - 10, " (deleted)", 10) == 0 && stat(path, &st) == 0 &&
-      st.st_nlink == 0)
-    return capture_refuse(capture, err, "its working directory was removed");
-  return 0;
+  if (length < 0 || cwd < 0 || fstat(cwd, &st) < 0)
+    return err_step(err, RAMET_STEP_REGISTERS, "%s: %s", path, strerror(errno));
+  target[length] = 0;
+  snprintf(path, sizeof path, "/proc/self/fdinfo/%d", cwd);
+  cleanup_free char *info = procfs_read(path, NULL);
+  if (capture_leads(capture, target, &st, info))
+    return 0;
+  return capture_refuse(capture, err,
+                        st.st_nlink == 0 || capture_ends_deleted(target) ? "its working directory was removed"
+                                                                         : "its working directory has no path");
 }
 
 int

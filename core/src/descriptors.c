@@ -18,6 +18,7 @@
 
 #include "../pie/args.h"
 #include "socket_options.h"
+#include "syscalls.h"
 
 #ifndef TFD_IOC_SET_TICKS
 #define TFD_IOC_SET_TICKS _IOW('T', 0, uint64_t) /* linux/timerfd.h, which does not go with <sys/timerfd.h> */
@@ -89,19 +90,39 @@ make_stream(struct maker *m, const struct image_description *d)
   return fd < 0 ? failed(m, "a stream") : fd;
 }
 
+/* A path of the guest's, by a process that may open more than it: it leads to a file of the kind that was captured,
+ * past no link, or nowhere. The look ahead opens nothing; nobody changes the root in between, since nobody runs. */
 static int
-make_reopened(struct maker *m, const struct image_description *d, struct span path)
+open_named(struct maker *m, struct span path, uint64_t type, uint64_t device, int flags)
 {
   char name[4096];
-  int flags = (int)d->flags & ~(O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY);
+  struct stat st;
 
   memcpy(name, path.data, path.length);
   name[path.length] = 0;
-  cleanup_fd int fd = open(name, flags | O_CLOEXEC | O_NOCTTY);
+  cleanup_fd int look = sys_openat2(AT_FDCWD, name, O_PATH | O_NOFOLLOW, 0, RESOLVE_AS_NAMED);
+  if (look < 0 || fstat(look, &st) < 0)
+    return failed(m, name);
+  if ((st.st_mode & S_IFMT) != type || (type == S_IFCHR && st.st_rdev != device)) {
+    errno = ESTALE;
+    return failed(m, name);
+  }
+  /* Unlike open(2), this takes with O_PATH only what goes with it. */
+  flags = flags & O_PATH ? flags & (O_PATH | O_DIRECTORY) : flags | O_NOCTTY;
+  int fd = sys_openat2(AT_FDCWD, name, (uint64_t)(flags | O_NOFOLLOW), 0, RESOLVE_AS_NAMED);
+  return fd < 0 ? failed(m, name) : fd;
+}
+
+static int
+make_reopened(struct maker *m, const struct image_description *d, struct span path)
+{
+  const int once = O_CREAT | O_EXCL | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
+  cleanup_fd int fd = open_named(m, path, d->value[0], d->value[1], (int)d->flags & ~once);
+
   if (fd < 0)
-    return failed(m, name);
+    return -1;
   if (d->offset && lseek(fd, (off_t)d->offset, SEEK_SET) < 0)
-    return failed(m, name);
+    return failed(m, "a place in a file");
   return steal_fd(&fd);
 }
 
@@ -141,13 +162,21 @@ make_memory_file(struct span link)
   return memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
+/* In the writable layer. /tmp is the guest's: where it is no directory of the root's, the root is one. */
+static int
+make_file(void)
+{
+  int fd = sys_openat2(AT_FDCWD, "/tmp", O_TMPFILE | O_RDWR, 0600, RESOLVE_AS_NAMED);
+
+  return fd >= 0 ? fd : open("/", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+}
+
 static int
 make_unlinked(struct maker *m, uint32_t i)
 {
   const struct image_description *d = &m->image->descriptions[i];
   char path[32];
-  cleanup_fd int fd =
-      d->value[0] ? make_memory_file(m->image->contents[i]) : open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  cleanup_fd int fd = d->value[0] ? make_memory_file(m->image->contents[i]) : make_file();
 
   if (fd < 0 || (d->value[3] && fchmod(fd, (mode_t)d->value[3]) < 0))
     return failed(m, "a file without a name");
@@ -177,35 +206,28 @@ is_same_pipe(const struct image_description *a, const struct image_description *
 static int
 open_pipe(struct maker *m, struct span path, int pair[2])
 {
-  char name[4096];
-
   if (path.length == 0)
     return pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0 ? failed(m, "a pipe") : 0;
-  memcpy(name, path.data, path.length);
-  name[path.length] = 0;
-  struct stat st;
-  pair[0] = open(name, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  if (pair[0] < 0 || fstat(pair[0], &st) < 0 || !S_ISFIFO(st.st_mode))
-    return failed(m, name);
+  pair[0] = open_named(m, path, S_IFIFO, 0, O_RDWR | O_NONBLOCK);
+  if (pair[0] < 0)
+    return -1;
   pair[1] = fcntl(pair[0], F_DUPFD_CLOEXEC, 3);
-  return pair[1] < 0 ? failed(m, name) : 0;
+  return pair[1] < 0 ? failed(m, "a named pipe") : 0;
 }
 
 /* An open file of its own, with the flags of old. Opening never waits: the pipe is open for both already. */
 static int
 open_end(struct maker *m, const struct image_description *d, int pipe, struct span path)
 {
-  const int kept = O_NONBLOCK | O_DIRECT;
-  char name[4096];
+  const int kept = O_NONBLOCK | O_DIRECT, flags = (int)(d->flags & O_ACCMODE) | O_NONBLOCK | O_CLOEXEC;
+  char name[32];
 
   snprintf(name, sizeof name, "/proc/self/fd/%d", pipe);
-  if (path.length) {
-    /* By its own path, so that /proc tells the child what it told the source. */
-    memcpy(name, path.data, path.length);
-    name[path.length] = 0;
-  }
-  cleanup_fd int fd = open(name, (int)(d->flags & O_ACCMODE) | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0 || fcntl(fd, F_SETFL, (int)d->flags & kept) < 0)
+  /* By its own path, so that /proc tells the child what it told the source. */
+  cleanup_fd int fd = path.length ? open_named(m, path, S_IFIFO, 0, flags) : open(name, flags);
+  if (fd < 0)
+    return path.length ? -1 : failed(m, "an end of a pipe");
+  if (fcntl(fd, F_SETFL, (int)d->flags & kept) < 0)
     return failed(m, "an end of a pipe");
   return steal_fd(&fd);
 }
@@ -490,29 +512,40 @@ make_all(struct maker *m, uint32_t count)
 }
 
 int
-descriptors_send(const struct image *image, int pages, const struct command *command, const int *streams,
-                 int socket, struct err *err)
+descriptors_make(const struct image *image, int pages, const struct command *command, const int *streams,
+                 struct descriptors *made, struct err *err)
 {
   uint32_t count = image->description_count;
   struct maker m = {.image = image, .pages = pages, .command = command, .streams = streams, .err = err};
-  int result;
 
+  *made = (struct descriptors){0};
   if (fault_here(STEP, err) < 0)
     return -1;
-  m.made = malloc(sizeof(int) * (count + 1));
+  made->fds = m.made = malloc(sizeof(int) * (count + 1));
   if (!m.made)
     return err_code(err, "internal", "no memory for descriptors");
+  made->count = count;
   for (uint32_t i = 0; i < count; i++)
     m.made[i] = -1;
-  result = make_all(&m, count);
-  for (uint32_t sent = 0; result == 0 && sent < count;) {
-    uint32_t batch = count - sent < PIE_FDS_AT_ONCE ? count - sent : PIE_FDS_AT_ONCE;
-    if (send_batch(socket, m.made + sent, (int)batch) < 0)
-      result = failed(&m, "hand descriptors to the child");
+  return make_all(&m, count);
+}
+
+int
+descriptors_send(const struct descriptors *made, int socket, struct err *err)
+{
+  for (uint32_t sent = 0; sent < made->count;) {
+    uint32_t left = made->count - sent, batch = left < PIE_FDS_AT_ONCE ? left : PIE_FDS_AT_ONCE;
+    if (send_batch(socket, made->fds + sent, (int)batch) < 0)
+      return err_step(err, STEP, "hand descriptors to the child: %s", strerror(errno));
     sent += batch;
   }
-  for (uint32_t i = 0; i < count; i++)
-    close_fd(&m.made[i]);
-  free(m.made);
-  return result;
+  return 0;
+}
+
+void
+descriptors_free(struct descriptors *made)
+{
+  for (uint32_t i = 0; i < made->count; i++)
+    close_fd(&made->fds[i]);
+  free(made->fds);
 }

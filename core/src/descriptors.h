@@ -6,9 +6,17 @@
 #include "image.h"
 #include "plan.h"
 
-/* `streams`: of the command, as its plan numbers them. Sends one descriptor for each description of the image, in
- * order, over `socket`. */
-int descriptors_send(const struct image *image, int pages, const struct command *command, const int *streams,
-                     int socket, struct err *err) MUST_CHECK;
+/* In the order of the image's descriptions. */
+struct descriptors {
+  int *fds;
+  uint32_t count;
+};
+
+/* `streams`: of the command, as its plan numbers them. Whatever comes of it, it is to be freed. */
+int descriptors_make(const struct image *image, int pages, const struct command *command, const int *streams,
+                     struct descriptors *made, struct err *err) MUST_CHECK;
+/* One for each description, to the child. */
+int descriptors_send(const struct descriptors *made, int socket, struct err *err) MUST_CHECK;
+void descriptors_free(struct descriptors *made);
 
 #endif

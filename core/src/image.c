@@ -4,6 +4,7 @@
 #include "image.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "plan.h"
 
@@ -175,6 +176,8 @@ decode_description(struct decoder *decoder, struct span value)
     return malformed(decoder, "an open file is of no known kind");
   if (d->kind == IMAGE_REOPEN && (content->length < 1 || content->data[0] != '/' || !span_is_text(*content)))
     return malformed(decoder, "an open file has no path");
+  if (d->kind == IMAGE_REOPEN && d->value[0] != S_IFREG && d->value[0] != S_IFDIR && d->value[0] != S_IFCHR)
+    return malformed(decoder, "an open file of a path is of no kind that has one");
   if (d->kind == IMAGE_PIPE && content->length && (content->data[0] != '/' || !span_is_text(*content)))
     return malformed(decoder, "a named pipe has no path");
   if (d->kind == IMAGE_STREAM && d->value[0] >= STREAM_COUNT)

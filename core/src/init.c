@@ -409,30 +409,48 @@ keep_plan(const struct plan *plan, struct err *err)
   return plan_decode(copy, PLAN_CREATE, true, RAMET_FRAME_FDS, &standing, err);
 }
 
-/* Behind the mounts: the image's description, its pages, the socket to the child, the command's streams. */
+/* Of the image only open files matter here; it is not kept. */
 static int
-make_descriptors(const struct plan *plan, struct frame *frame, int first, struct err *err)
+make_from_image(const struct plan *plan, const struct frame *frame, int first, struct descriptors *made, int *pid,
+                struct err *err)
 {
   struct image image;
   struct stat description, pages;
-  int result;
 
-  if (frame->fd_count < first + 3 || fstat(frame->fds[first], &description) < 0 ||
-      fstat(frame->fds[first + 1], &pages) < 0)
-    return err_field(err, "fds", "a fork comes without its image");
+  if (fstat(frame->fds[first], &description) < 0 || fstat(frame->fds[first + 1], &pages) < 0)
+    return err_step(err, RAMET_STEP_CHILD_MAKE_FDS, "the image's files: %s", strerror(errno));
   void *at = mmap(NULL, (size_t)description.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, frame->fds[first], 0);
   if (at == MAP_FAILED)
     return err_step(err, RAMET_STEP_CHILD_MAKE_FDS, "map the image: %s", strerror(errno));
-  result =
+  int result =
       image_decode_files((struct span){at, (uint32_t)description.st_size}, (uint64_t)pages.st_size, &image, err);
   if (result == 0) {
-    result = descriptors_send(&image, frame->fds[first + 1], &plan->command, frame->fds + first + 3,
-                              frame->fds[first + 2], err);
-    if (result == 0)
-      result = remember(image.processes[0].process.pid, plan->command.number, err);
+    result = descriptors_make(&image, frame->fds[first + 1], &plan->command, frame->fds + first + 3, made, err);
+    *pid = image.processes[0].process.pid;
     image_free(&image);
   }
   munmap(at, (size_t)description.st_size);
+  return result;
+}
+
+/* Behind the mounts: the image's description, its pages, the socket to the child, the command's streams. All of them
+ * are closed, and the mounts too, before the child has what it waits for: once it runs, nothing of core's is open. */
+static int
+make_descriptors(const struct plan *plan, struct frame *frame, int first, struct err *err)
+{
+  struct descriptors made = {0};
+  int pid = 0;
+
+  if (frame->fd_count < first + 3)
+    return err_field(err, "fds", "a fork comes without its image");
+  int result = make_from_image(plan, frame, first, &made, &pid, err);
+  cleanup_fd int child = frame_steal_fd(frame, (uint32_t)first + 2);
+  frame_release(frame);
+  if (result == 0)
+    result = descriptors_send(&made, child, err);
+  if (result == 0)
+    result = remember(pid, plan->command.number, err);
+  descriptors_free(&made);
   return result;
 }
 
@@ -441,7 +459,8 @@ make_descriptors(const struct plan *plan, struct frame *frame, int first, struct
 static void
 renew_machine_id(void)
 {
-  cleanup_fd int fd = open("/etc/machine-id", O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  cleanup_fd int fd = sys_openat2(AT_FDCWD, "/etc/machine-id",
+                                  O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_AS_NAMED);
   uint8_t random[16];
   char text[2 * sizeof random + 2];
 

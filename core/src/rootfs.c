@@ -492,7 +492,7 @@ root_open_file(const struct root *root, const char *path, enum ramet_step step, 
     if (corefs_copy(&holder->binds[bind], 1, &mount, step, err) < 0)
       return -1;
     cleanup_fd int dir = mount;
-    int fd = open_beneath(dir, rest, O_RDONLY);
+    int fd = open_beneath(dir, rest, O_RDONLY | O_NONBLOCK);
     return fd < 0 ? err_step(err, step, "open %s: %s", path, strerror(errno)) : fd;
   }
   for (int i = 0; i < root->layer_count; i++) {

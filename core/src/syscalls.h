@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <linux/openat2.h>
 #include <signal.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -22,6 +23,9 @@
 #endif
 #ifndef SYS_close_range
 #define SYS_close_range 436
+#endif
+#ifndef SYS_openat2
+#define SYS_openat2 437
 #endif
 #ifndef SYS_mount_setattr
 #define SYS_mount_setattr 442
@@ -85,6 +89,17 @@ static inline int
 sys_pidfd_send_signal(int pidfd, int number)
 {
   return (int)syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
+}
+
+/* A path of a guest's that was resolved once: a link in it is not of that time. */
+#define RESOLVE_AS_NAMED (RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)
+
+static inline int
+sys_openat2(int dir, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve)
+{
+  struct open_how how = {.flags = flags | O_CLOEXEC, .mode = mode, .resolve = resolve};
+
+  return (int)syscall(SYS_openat2, dir, path, &how, sizeof how);
 }
 
 /* fork() without libc's handlers: core is single threaded and its children never return to libc's exit. */

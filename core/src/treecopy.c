@@ -115,7 +115,7 @@ copy_content(struct job *job, int from, int to, off_t size, const char *name)
 static int
 copy_file(struct job *job, int from_dir, int to_dir, const char *name, const struct stat *st)
 {
-  cleanup_fd int from = openat(from_dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  cleanup_fd int from = openat(from_dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   cleanup_fd int to = from < 0 ? -1 : openat(to_dir, name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
 
   if (to < 0)

@@ -44,6 +44,50 @@ VICTIM(offset, "where it stands in a file")
   check_read(fd, "456789");
 }
 
+/* ---- files whose names are special ---------------------------------------------------------------------------- */
+
+static void
+check_place(int fd, const char *rest)
+{
+  check_read(fd, rest);
+  CHECK(lseek(fd, 0, SEEK_SET) == 0 && write(fd, "new", 3) == 3, "write: %s", strerror(errno));
+}
+
+VICTIM(no_links, "a file and a directory that were opened so that no link was followed")
+{
+  int fd = text_file("file", "0123", O_NOFOLLOW), dir = open(".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+
+  NEED(dir >= 0 && lseek(fd, 1, SEEK_SET) == 1);
+  ready();
+  await_go();
+  check_place(fd, "123");
+  CHECK(faccessat(dir, "file", F_OK, 0) == 0, "the directory: %s", strerror(errno));
+}
+
+VICTIM(called_deleted, "a file whose name ends as that of a deleted one")
+{
+  int fd = text_file("file (deleted)", "0123", 0), other;
+  char text[8] = "";
+
+  NEED(lseek(fd, 1, SEEK_SET) == 1);
+  ready();
+  await_go();
+  check_place(fd, "123");
+  other = open("file (deleted)", O_RDONLY);
+  CHECK(read(other, text, 3) == 3 && memcmp(text, "new", 3) == 0, "the name leads to another file");
+}
+
+VICTIM(shared_proc, "a file of /proc that tells of no process")
+{
+  int fd = open("/proc/meminfo", O_RDONLY);
+  char text[9] = "";
+
+  NEED(fd >= 0);
+  ready();
+  await_go();
+  CHECK(read(fd, text, 8) == 8 && memcmp(text, "MemTotal", 8) == 0, "it says %s", text);
+}
+
 VICTIM(append, "a file that is appended to")
 {
   int fd = text_file("file", "one", O_APPEND);

@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
+#include <mqueue.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
@@ -184,4 +185,59 @@ VICTIM(gone_directory, "its working directory was removed")
   NEED(mkdir("short-lived", 0700) == 0 && chdir("short-lived") == 0 && rmdir("../short-lived") == 0);
   ready();
   await_go();
+}
+
+static void
+make_named_file(const char *name, const char *text)
+{
+  int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+  NEED(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && close(fd) == 0);
+}
+
+VICTIM(message_queue, "fd 3 is a message queue")
+{
+  struct mq_attr attributes = {.mq_maxmsg = 1, .mq_msgsize = 8};
+  char message[8];
+
+  make_named_file("/queue", "a file of the same name");
+  NEED(mq_open("/queue", O_RDWR | O_CREAT, 0600, &attributes) == 3 && mq_send(3, "message", 7, 0) == 0);
+  ready();
+  await_go();
+  CHECK(mq_receive(3, message, sizeof message, NULL) == 7 && memcmp(message, "message", 7) == 0, "the message");
+}
+
+VICTIM(linked_queue, "fd 3 is a message queue")
+{
+  struct mq_attr attributes = {.mq_maxmsg = 1, .mq_msgsize = 8};
+
+  NEED(symlink("/proc/1/mem", "/queue") == 0);
+  NEED(mq_open("/queue", O_RDWR | O_CREAT, 0600, &attributes) == 3 && mq_unlink("/queue") == 0);
+  ready();
+  await_go();
+}
+
+VICTIM(file_of_a_process, "fd 3 is a file of /proc")
+{
+  NEED(open("/proc/self/status", O_RDONLY) == 3);
+  ready();
+  await_go();
+}
+
+VICTIM(network_file, "fd 3 is a file of /proc")
+{
+  NEED(open("/proc/net/tcp", O_RDONLY) == 3);
+  ready();
+  await_go();
+}
+
+VICTIM(another_name, "fd 3 is a file that has another name than it was opened by")
+{
+  char text[8] = "";
+
+  NEED(open("first", O_RDWR | O_CREAT, 0600) == 3 && link("first", "second") == 0 && unlink("first") == 0);
+  ready();
+  await_go();
+  int second = open("second", O_RDONLY);
+  CHECK(write(3, "text", 4) == 4 && read(second, text, sizeof text) == 4, "they are not one file");
 }

@@ -1,8 +1,14 @@
 """Guests that do their worst to the engine gain nothing and break only themselves."""
 
+import errno
+import fcntl
+import os
+
 import pytest
 
 from ramet.native import _protocol as p
+from ramet.native import frames
+from system.core import _payloads
 from system.engine import _engine
 from system.engine._engine import Engine, Guest, Victim
 
@@ -103,3 +109,60 @@ def test_a_guest_that_never_rests_gains_nothing(engine: Engine, bystander: Guest
         if made == 3:
             break
     nobody_else_is_hurt(engine, bystander)
+
+
+HOLDER = r"""
+mkdir -p /home/user; cd /home/user
+echo text > held-file; ln -s /proc/1/exe held-link; ln -s /proc/1 held-proc; mkfifo held-fifo; mkdir held-dire
+exec 5<held-file
+echo READY; read -r line; read -r line <&5; echo "$line"
+"""
+"""Names of one length, so that one may stand in an image in the place of another."""
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("held-file", 0),
+        ("held-link", errno.ESTALE),
+        ("held-proc", errno.ESTALE),
+        ("held-fifo", errno.ESTALE),
+        ("held-dire", errno.ESTALE),
+    ],
+)
+def test_init_opens_nothing_but_what_the_image_says_that_a_name_is(
+    engine: Engine, name: str, number: int
+) -> None:
+    source = engine.start(["/bin/sh", "-c", HOLDER])
+    source.ready()
+    source.asleep()
+    snapshot = engine.snapshot(source)
+    answer = engine.core.control.ok(p.EXPORT_SNAPSHOT, frames.u32(p.TAG_SNAPSHOT, snapshot.number))
+    description = os.pread(answer.fds[0], os.fstat(answer.fds[0]).st_size, 0)
+    assert description.count(b"/home/user/held-file") == 1
+    changed = os.memfd_create("changed")
+    os.write(changed, description.replace(b"/held-file", b"/" + name.encode()))
+    payload = frames.u32(p.TAG_SNAPSHOT, 4711) + frames.u32(p.TAG_ROOT, _payloads.ROOT)
+    payload += frames.u32(p.TAG_FILTER, _engine.PRODUCT_FILTER)
+    engine.core.control.ok(p.LOAD_SNAPSHOT, payload, (changed, *answer.fds[1:]))
+    engine.snapshots.append(_engine.Snapshot(engine, 4711, answer.found))
+    for fd in (changed, *answer.fds):
+        os.close(fd)
+    child, told = engine.ask_fork(4711, "child")
+    if number == 0:
+        assert told.kind == p.OK, _engine.describe(told)
+        assert child.ask("go") == "text"
+    else:
+        engine.forget(child)
+        assert told.error[:3] == ("isolation_failed", "child_make_fds", number), _engine.describe(told)
+
+
+def test_what_an_export_gives_of_an_image_cannot_be_written(engine: Engine, bystander: Guest) -> None:
+    snapshot = engine.snapshot(bystander)
+    answer = engine.core.control.ok(p.EXPORT_SNAPSHOT, frames.u32(p.TAG_SNAPSHOT, snapshot.number))
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    for fd in answer.fds[:2]:
+        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) == seals
+        assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    for fd in answer.fds:
+        os.close(fd)
