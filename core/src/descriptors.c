@@ -187,8 +187,9 @@ make_unlinked(struct maker *m, uint32_t i)
   if ((d->flags & (O_ACCMODE | O_APPEND)) == O_RDWR && d->offset == 0)
     return steal_fd(&fd);
   /* The status flags of old: access mode and O_APPEND can only be given by opening. */
+  const uint32_t by_name = O_CREAT | O_EXCL | O_TRUNC | O_TMPFILE | O_NOFOLLOW | O_NOCTTY;
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  int again = open(path, (int)(d->flags & ~(uint32_t)(O_CREAT | O_EXCL | O_TRUNC | O_TMPFILE)) | O_CLOEXEC);
+  int again = open(path, (int)(d->flags & ~by_name) | O_CLOEXEC);
   if (again < 0 || lseek(again, (off_t)d->offset, SEEK_SET) < 0)
     return failed(m, "a file without a name");
   return again;

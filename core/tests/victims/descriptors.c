@@ -53,6 +53,19 @@ check_place(int fd, const char *rest)
   CHECK(lseek(fd, 0, SEEK_SET) == 0 && write(fd, "new", 3) == 3, "write: %s", strerror(errno));
 }
 
+VICTIM(temporary, "files made without a name, as tempfile.TemporaryFile() does, and with none any more")
+{
+  int made = open(".", O_TMPFILE | O_RDWR | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  int removed = open("removed", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+  NEED(made >= 0 && removed >= 0 && write(made, "01234", 5) == 5 && write(removed, "56789", 5) == 5);
+  NEED(unlink("removed") == 0 && lseek(made, 2, SEEK_SET) == 2 && lseek(removed, 3, SEEK_SET) == 3);
+  ready();
+  await_go();
+  check_place(made, "234");
+  check_place(removed, "89");
+}
+
 VICTIM(no_links, "a file and a directory that were opened so that no link was followed")
 {
   int fd = text_file("file", "0123", O_NOFOLLOW), dir = open(".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW);

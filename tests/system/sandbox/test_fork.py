@@ -23,6 +23,15 @@ def test_a_fork_of_python_has_its_variables_modules_and_open_files(python):
         assert ask(child, "__import__('os').getpid()") == ask(python, "__import__('os').getpid()")
 
 
+def test_a_fork_has_files_without_a_name_and_files_of_the_root_that_were_removed(python):
+    tell(python, "import os, tempfile", "f = tempfile.TemporaryFile()", "n = f.write(b'0123')", "f.flush()")
+    tell(python, "r = open('/etc/passwd')", "text = open('/etc/passwd').read()", "os.unlink('/etc/passwd')")
+    with python.fork() as child, child.fork() as grandchild:
+        for one in (child, grandchild, python):
+            assert ask(one, "(f.tell(), f.seek(1), f.read())") == "(4, 1, b'123')"
+            assert ask(one, "r.read() == text") == "True"
+
+
 def test_a_fork_of_bash_has_its_variables_and_directory(bash):
     bash.stdin.write("x=41; f() { echo $((x + 1)); }; mkdir -p deep; cd deep; echo ready\n")
     assert bash.stdout.readline(timeout=PATIENCE_S) == b"ready\n"
