@@ -77,17 +77,36 @@ closed_socket(void)
   return ends[0];
 }
 
+/* As the process had set it: what the streams are else is their giver's. A file's flags and a terminal's may be
+ * another's too; of a pipe or a socket this end is the child's alone. */
+static int
+settle_stream(struct maker *m, const struct image_description *d, int fd)
+{
+  const int kept = O_NONBLOCK | O_APPEND;
+  struct stat st;
+  int flags = fcntl(fd, F_GETFL);
+
+  if (flags < 0 || fstat(fd, &st) < 0)
+    return failed(m, "a stream");
+  int wanted = (flags & ~kept) | ((int)d->flags & kept);
+  if ((S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) && wanted != flags && fcntl(fd, F_SETFL, wanted) < 0)
+    return failed(m, "the flags of a stream");
+  return 0;
+}
+
 static int
 make_stream(struct maker *m, const struct image_description *d)
 {
   uint32_t index = m->command->streams[d->value[0]];
-  int fd;
+  cleanup_fd int fd = -1;
 
   if (index != RAMET_FD_NONE)
     fd = fcntl(m->streams[index], F_DUPFD_CLOEXEC, STREAM_COUNT);
   else
     fd = d->value[0] == STREAM_CHANNEL ? closed_socket() : open("/dev/null", O_RDWR | O_CLOEXEC);
-  return fd < 0 ? failed(m, "a stream") : fd;
+  if (fd < 0)
+    return failed(m, "a stream");
+  return settle_stream(m, d, fd) < 0 ? -1 : steal_fd(&fd);
 }
 
 /* A path of the guest's, by a process that may open more than it: it leads to a file of the kind that was captured,

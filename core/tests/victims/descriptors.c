@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -64,6 +65,23 @@ VICTIM(temporary, "files made without a name, as tempfile.TemporaryFile() does, 
   await_go();
   check_place(made, "234");
   check_place(removed, "89");
+}
+
+VICTIM(stream_flags, "standard streams that do not wait, or are appended to")
+{
+  NEED(fcntl(0, F_SETFL, O_NONBLOCK) == 0 && fcntl(1, F_SETFL, O_APPEND) == 0);
+  ready();
+  char c = 0;
+  struct pollfd input = {0, POLLIN, 0};
+  while (c != '\n') {
+    NEED(poll(&input, 1, -1) == 1);
+    if (read(0, &c, 1) == 0)
+      _exit(4);
+  }
+  int in = fcntl(0, F_GETFL), out = fcntl(1, F_GETFL);
+  CHECK((in & (O_ACCMODE | O_NONBLOCK | O_APPEND)) == (O_RDONLY | O_NONBLOCK), "standard input has %#o", in);
+  CHECK((out & (O_ACCMODE | O_NONBLOCK | O_APPEND)) == (O_WRONLY | O_APPEND), "standard output has %#o", out);
+  CHECK(read(0, &c, 1) == -1 && errno == EAGAIN, "reading waited, or: %s", strerror(errno));
 }
 
 VICTIM(no_links, "a file and a directory that were opened so that no link was followed")
