@@ -269,7 +269,7 @@ paused(struct capture *capture, int *upper, struct treecopy_count *count, struct
   trace_stay_here(&capture->everywhere);
   if (read_maps(capture, err) < 0 || find_syscall(capture, err) < 0 || describe(capture, err) < 0 ||
       capture_descriptors(capture, err) < 0 || capture_twin(capture, err) < 0 ||
-      capture_unforked(capture, err) < 0 || copy_upper(capture, upper, count, err) < 0)
+      capture_unforked(capture, err) < 0 || capture_ipc(capture, err) < 0 || copy_upper(capture, upper, count, err) < 0)
     return -1;
   return fault_here(RAMET_STEP_RESUME, err);
 }

@@ -119,6 +119,9 @@ bool capture_ends_deleted(const char *name);
 /* What the file at `path`, a name in /proc/PID/fd, is if it is none of a mount with files of the guest's; or NULL. */
 const char *capture_kernel_file(const char *path, const char *name);
 
+/* capture_ipc.c: refuses what no child would find. The tracer is in the sandbox's IPC namespace from here on. */
+int capture_ipc(struct capture *capture, struct err *err) MUST_CHECK;
+
 /* capture_fds.c */
 int capture_descriptors(struct capture *capture, struct err *err) MUST_CHECK;
 

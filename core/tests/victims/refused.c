@@ -8,7 +8,10 @@
 #include <mqueue.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/msg.h>
 #include <sys/prctl.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -240,4 +243,46 @@ VICTIM(another_name, "fd 3 is a file that has another name than it was opened by
   await_go();
   int second = open("second", O_RDONLY);
   CHECK(write(3, "text", 4) == 4 && read(second, text, sizeof text) == 4, "they are not one file");
+}
+
+VICTIM(semaphores, "has System V semaphores")
+{
+  int set = semget(IPC_PRIVATE, 2, IPC_CREAT | 0600);
+
+  NEED(set >= 0 && semctl(set, 1, SETVAL, 7) == 0);
+  ready();
+  await_go();
+  CHECK(semctl(set, 1, GETVAL) == 7 && semctl(set, 0, IPC_RMID) == 0, "the semaphore");
+}
+
+VICTIM(system_v_queue, "has System V message queues")
+{
+  NEED(msgget(4711, IPC_CREAT | 0600) >= 0);
+  ready();
+  await_go();
+}
+
+VICTIM(unattached_memory, "has System V shared memory")
+{
+  NEED(shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600) >= 0);
+  ready();
+  await_go();
+}
+
+VICTIM(attached_memory, "shares System V memory")
+{
+  int id = shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600);
+
+  NEED(id >= 0 && shmat(id, NULL, 0) != (void *)-1);
+  ready();
+  await_go();
+}
+
+VICTIM(named_queue, "has a message queue (queue)")
+{
+  int fd = mq_open("/queue", O_RDWR | O_CREAT, 0600, NULL);
+
+  NEED(fd >= 0 && close(fd) == 0);
+  ready();
+  await_go();
 }
