@@ -199,7 +199,11 @@ read_maps(struct capture *capture, struct err *err)
 {
   if (fault_here(RAMET_STEP_MAPPINGS, err) < 0)
     return -1;
-  return procfs_maps(capture->pid, &capture->maps, RAMET_STEP_MAPPINGS, err);
+  if (procfs_maps(capture->pid, &capture->maps, RAMET_STEP_MAPPINGS, err) < 0)
+    return -1;
+  return capture->maps.count > IMAGE_MAPPINGS_MAX
+             ? capture_refuse(capture, err, "has more than %d mappings", IMAGE_MAPPINGS_MAX)
+             : 0;
 }
 
 /* The guest may have put anything where its vdso was: what is to be executed is read before it is. */
@@ -269,7 +273,8 @@ paused(struct capture *capture, int *upper, struct treecopy_count *count, struct
   trace_stay_here(&capture->everywhere);
   if (read_maps(capture, err) < 0 || find_syscall(capture, err) < 0 || describe(capture, err) < 0 ||
       capture_descriptors(capture, err) < 0 || capture_twin(capture, err) < 0 ||
-      capture_unforked(capture, err) < 0 || capture_ipc(capture, err) < 0 || copy_upper(capture, upper, count, err) < 0)
+      capture_unforked(capture, err) < 0 || capture_ipc(capture, err) < 0 ||
+      copy_upper(capture, upper, count, err) < 0)
     return -1;
   return fault_here(RAMET_STEP_RESUME, err);
 }

@@ -59,6 +59,7 @@ struct capture {
   struct writer restarted;
   struct shared_object *objects;
   uint32_t object_count;
+  uint32_t open_files; /* descriptions that descriptors are of */
   char *smaps; /* of the source: only when it has what a twin has not */
   bool keeping; /* in the pause: runs are kept aside */
   bool leaving; /* pages stay in the frozen copy: the stem takes them from there */

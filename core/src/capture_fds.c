@@ -400,6 +400,7 @@ put_description(struct capture *capture, struct fd_table *table, struct found_fd
     char path[sizeof w.path];
   } record = {.description = w.out};
   memcpy(record.path, w.path, w.path_length);
+  capture->open_files++;
   put_bytes(&capture->description, IMAGE_TAG_DESCRIPTION, &record, sizeof record.description + w.path_length);
   return w.out.kind == IMAGE_EPOLL      ? put_epoll_items(&w, err)
          : w.out.kind == IMAGE_UNLINKED ? put_extents(&w, err)

@@ -227,13 +227,51 @@ has_locked(const struct capture *capture)
   return locked && strtoull(locked, NULL, 10) > 0;
 }
 
+static bool
+is_object(const struct capture *capture, const struct procmap *map)
+{
+  return map->shared && capture_is_guests(capture, map) && capture_backing(capture, map) == IMAGE_SHARED &&
+         capture_object(capture, map) == 0;
+}
+
+static int
+compare_inodes(const void *a, const void *b)
+{
+  uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+
+  return one < other ? -1 : one > other;
+}
+
+/* Each object is a descriptor of init's and the child's for a moment. Counted ahead, since to keep some and then to
+ * refuse takes seconds; shared memory without a name is all of one file system, which counts its files. */
+static int
+count_objects(const struct capture *capture, struct err *err)
+{
+  cleanup_free uint64_t *inodes = malloc((capture->maps.count + 1) * sizeof *inodes);
+  uint32_t count = 0, distinct = 0;
+
+  if (!inodes)
+    return err_code(err, "internal", "no memory for shared memory");
+  for (uint32_t i = 0; i < capture->maps.count; i++)
+    if (is_object(capture, &capture->maps.items[i]))
+      inodes[count++] = capture->maps.items[i].inode;
+  qsort(inodes, count, sizeof *inodes, compare_inodes);
+  for (uint32_t i = 0; i < count; i++)
+    distinct += i == 0 || inodes[i] != inodes[i - 1];
+  if (distinct + capture->open_files <= IMAGE_DESCRIPTORS_MAX)
+    return 0;
+  return capture_refuse(capture, err, "has more than %d open files and pieces of shared memory",
+                        IMAGE_DESCRIPTORS_MAX);
+}
+
 static int
 keep_objects(struct capture *capture, struct err *err)
 {
+  if (count_objects(capture, err) < 0)
+    return -1;
   for (uint32_t i = 0; i < capture->maps.count; i++) {
     const struct procmap *map = &capture->maps.items[i];
-    if (map->shared && capture_is_guests(capture, map) && capture_backing(capture, map) == IMAGE_SHARED &&
-        capture_object(capture, map) == 0 && keep_object(capture, map, err) < 0)
+    if (is_object(capture, map) && keep_object(capture, map, err) < 0)
       return -1;
   }
   return 0;

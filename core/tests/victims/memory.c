@@ -632,3 +632,21 @@ VICTIM(vdso, "the clock, read without a system call, goes on")
   uint64_t called = (uint64_t)by_call.tv_sec * 1000000000u + (uint64_t)by_call.tv_nsec;
   CHECK(called >= after && called - after < 10000000000u, "the kernel says %lu, the page says %lu", called, after);
 }
+
+VICTIM(many_areas, "twenty thousand areas, of which four thousand are shared")
+{
+  enum { AREAS = 20000, SHARED = 4000 };
+  static uint8_t *areas[AREAS];
+
+  for (int i = 0; i < AREAS; i++) {
+    int kind = i < SHARED ? MAP_SHARED : MAP_PRIVATE;
+    areas[i] = mmap(NULL, 4096, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0);
+    NEED(areas[i] != MAP_FAILED);
+    areas[i][7] = (uint8_t)(i % 251);
+    NEED(i % 2 == 0 || mprotect(areas[i], 4096, PROT_READ) == 0);
+  }
+  ready();
+  await_go();
+  for (int i = 0; i < AREAS; i++)
+    CHECK(areas[i][7] == i % 251, "area %d has %d", i, areas[i][7]);
+}

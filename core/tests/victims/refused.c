@@ -286,3 +286,17 @@ VICTIM(named_queue, "has a message queue (queue)")
   ready();
   await_go();
 }
+
+VICTIM(shared_pieces, "has more than 4096 open files and pieces of shared memory")
+{
+  uint8_t *last = NULL;
+
+  for (int i = 0; i < 5000; i++) {
+    last = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(last != MAP_FAILED);
+    *last = (uint8_t)i;
+  }
+  ready();
+  await_go();
+  CHECK(*last == (uint8_t)4999, "the last is %d", *last);
+}
