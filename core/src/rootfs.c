@@ -392,7 +392,8 @@ add_base_layers(struct root *root, const struct root *base, struct err *err)
 {
   for (int i = 0; i < base->layer_count; i++) {
     if (root->layer_count == RAMET_LAYERS_MAX)
-      return err_code(err, "too_many_layers", "a chain of more than %d snapshots", RAMET_LAYERS_MAX);
+      return err_code(err, "too_many_layers", "a chain of more than %d forks that wrote files",
+                      RAMET_LAYERS_MAX - 1);
     int copy = fcntl(base->layers[i], F_DUPFD_CLOEXEC, 3);
     if (copy < 0)
       return err_step(err, RAMET_STEP_ROOT_LAYER, "copy a layer: %s", strerror(errno));
@@ -415,6 +416,16 @@ is_empty(int dir)
   return got == 48 && syscall(SYS_getdents64, dir, names, sizeof names) == 0;
 }
 
+/* A layer that says nothing: neither are there files, nor is /dev/shm another than the base's, of which an export tells
+ * by the topmost layer. */
+static bool
+adds_nothing(const struct root *root, const struct root *base, int layer)
+{
+  cleanup_fd int upper = openat(layer, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+  return upper >= 0 && is_empty(upper) && root->shm < 0 && base->shm < 0 && base->base;
+}
+
 struct root *
 root_derive(struct root *base, int upper, struct err *err)
 {
@@ -429,12 +440,12 @@ root_derive(struct root *base, int upper, struct err *err)
   /* Nothing to copy for each child, and their mounts can be made ahead. */
   if (result == 0 && is_empty(root->shm))
     close_fd(&root->shm);
-  if (result == 0)
+  if (result == 0 && !adds_nothing(root, base, copy)) {
     result = keep_layer(root, steal_fd(&copy), RAMET_STEP_ROOT_LAYER, err);
-  if (result == 0) {
     root->layer_is_upper[0] = true;
-    result = add_base_layers(root, base, err);
   }
+  if (result == 0)
+    result = add_base_layers(root, base, err);
   if (result == 0)
     return root;
   root_release(root);

@@ -21,7 +21,8 @@
 #define RAMET_RECORD_MAX 65536
 #define RAMET_NAME_MAX 64
 #define RAMET_BINDS_MAX 40
-#define RAMET_LAYERS_MAX 32
+/* An export has two more descriptors, in one frame. */
+#define RAMET_LAYERS_MAX 60
 #define RAMET_RLIMITS_MAX 16
 #define RAMET_FILTER_BYTES_MAX 32768
 #define RAMET_SANDBOXES_MAX 8192

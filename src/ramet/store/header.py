@@ -13,7 +13,7 @@ from ramet.store.machine import Machine
 from ramet.store.models import ParentRef
 from ramet.store.pages import PageHashes
 
-LAYERS_MAX = 32
+LAYERS_MAX = 60
 """As core's roots."""
 _HASH = re.compile(r"[0-9a-f]{32}")
 

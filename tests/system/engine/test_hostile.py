@@ -121,7 +121,7 @@ echo READY; read -r line; read -r line <&5; echo "$line"
 
 
 @pytest.mark.parametrize(
-    ("name", "number"),
+    "name, number",
     [
         ("held-file", 0),
         ("held-link", errno.ESTALE),
