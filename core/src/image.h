@@ -152,7 +152,8 @@ struct image_description {
   uint32_t flags; /* open(2) status flags */
   uint32_t peer; /* socket pairs: id of the other end + 1; 0: closed */
   uint64_t offset; /* files */
-  uint64_t value[4]; /* eventfd count; timerfd; signal mask; internet: options, family, type, connected; memfd?, seals,
+  uint64_t
+      value[4]; /* eventfd count; timerfd; signal mask; internet: options, family, type, connected; memfd?, seals,
                         size; file type and device of a path */
   uint64_t content_length; /* pipes: unread bytes; socket pairs: messages, u32 length and bytes each */
   uint64_t content_offset; /* in the page file */
