@@ -3,6 +3,7 @@
 import threading
 import time
 
+import anyio
 import pytest
 
 import ramet
@@ -108,8 +109,20 @@ def test_one_piece_of_code_runs_at_a_time(python):
 def test_large_code_and_large_input_pass(python):
     text = "x" * 3_000_000
     assert python.run_code(f"len('{text}')").text == "3000000"
-    code = "import os\nn = 0\nwhile n < 3_000_000:\n    n += len(os.read(0, 65536))\nn"
-    assert python.run_code(code, stdin=text).text == "3000000"
+
+
+def test_the_first_piece_can_be_given_input_and_then_there_is_none(python):
+    text = "x" * 3_000_000
+    assert python.run_code("import sys; len(open(0, closefd=False).read())", stdin=text).text == "3000000"
+    assert python.run_code("import os; os.read(0, 10)").text == "b''"
+    with pytest.raises(InvalidRequest) as caught:
+        python.run_code("1", stdin="more")
+    assert caught.value.code == "stdin_closed"
+
+
+def test_without_input_whatever_reads_it_is_at_its_end(python):
+    assert python.run_code("import os, subprocess; os.read(0, 10)").text == "b''"
+    assert python.run_code("subprocess.run(['cat']).returncode").text == "0"
 
 
 def test_a_sandbox_without_a_kernel_says_so():
@@ -151,6 +164,31 @@ def test_an_interrupt_ends_what_runs_and_nothing_else(python):
     timer.start()
     assert python.run_code("import time; time.sleep(60)").reason == "interrupted"
     assert python.run_code("x").text == "1"
+
+
+def test_what_was_given_up_is_interrupted_and_its_output_is_nobodys(python):
+    def refuse(_):
+        raise LookupError
+
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            python.run_code("import time\nwhile True:\n    print('old', flush=True)", on_stdout=refuse)
+        done = python.run_code("print('new')\n5", timeout=GRACE_S)
+        assert (done.stdout, done.text, done.reason) == ("new\n", "5", "ok")
+
+
+async def test_a_cancelled_piece_is_interrupted_and_the_next_one_runs(warm):
+    async with ramet.AsyncSandbox("python") as sandbox:
+        with anyio.move_on_after(0.3):
+            await sandbox.run_code("while True: pass")
+        assert (await sandbox.run_code("1 + 1")).text == "2"
+
+
+def test_a_sandbox_that_was_let_go_says_so(python):
+    python.run_code("1")
+    python.close()
+    with pytest.raises(SandboxEnded):
+        python.run_code("1")
 
 
 # --- kernels that die --------------------------------------------------------------------------------------
@@ -289,6 +327,15 @@ def test_hooks_run_in_each_child_before_anything_else(python):
     with python.fork(2) as children:
         assert [child.run_code("len(seen)").text for child in children] == ["1", "1"]
     assert python.run_code("len(seen)").text == "0"
+
+
+def test_what_fails_of_a_hook_is_told(python):
+    python.run_code("import ramet_kernel\ndef bad(info): raise ValueError('hook')\nramet_kernel.on_fork(bad)")
+    with python.fork() as child:
+        child.run_code("1").check()
+        assert len(child.fork_errors) == 1
+        assert "hook" in child.fork_errors[0]
+    assert python.fork_errors == ()
 
 
 def test_a_snapshot_of_a_kernel_is_forked_by_its_name(python):

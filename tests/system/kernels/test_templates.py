@@ -91,6 +91,9 @@ def test_an_unknown_template_is_refused_with_near_names(forget):
         ramet.Sandbox("data-sciense")
     assert "data-science" in caught.value.hint
     with pytest.raises(InvalidRequest) as caught:
+        ramet.Sandbox("pythn")
+    assert "python" in caught.value.hint
+    with pytest.raises(InvalidRequest) as caught:
         ramet.templates.get("data-sciense")
     assert "data-science" in caught.value.hint
 

@@ -91,6 +91,7 @@ class AsyncCode:
         self._talk = Conversation(held.channel, kernel, fresh=held.info.epoch > 0)
         self._output = output
         self._cell: Cell | None = None
+        self._abandoned: Cell | None = None
         self._old: Cell | None = None
         self._poller: select.epoll | None = None
         self._watched: set[int] = set()
@@ -150,15 +151,16 @@ class AsyncCode:
     ) -> Execution:
         """Have it run, and wait for its end. Raises SandboxEnded when the kernel was dead before."""
         with self._used():
+            await self._settle()
             if self._talk.ended:
                 raise await self._dead()
+            self._open_input(stdin)
             cell = self._cell = self._new_cell(None, (on_stdout, on_stderr))
             self.running = cell.id
             request: dict[str, Any] = {"op": "run", "id": cell.id, "code": code}
             if context is not None:
                 request["context"] = context
             self._talk.say(request)
-            self._input = memoryview(stdin) if stdin else None
             try:
                 return await self._until_done(cell, deadline_of(timeout), on_result)
             finally:
@@ -166,6 +168,38 @@ class AsyncCode:
                 self._stop_feeding()
                 if cell.over:
                     self.running = None
+                elif not self._talk.ended:
+                    # Whoever asked has given up: an exception of a callback, a cancellation, Ctrl-C.
+                    self._abandoned = cell
+                    self.interrupt()
+
+    async def _settle(self) -> None:
+        """Have what was given up come to its end, whose output is nobody's. Raises InvalidRequest."""
+        cell, deadline = self._abandoned, deadline_of(INTERRUPT_S)
+        if cell is None:
+            return
+        for sink in (cell.out, cell.err):
+            sink.callback = None
+        self._cell = cell
+        try:
+            while not cell.over and not self._talk.ended:
+                if not await self._step(deadline) and not remaining(deadline):
+                    text = "what was given up does not heed an interrupt, and runs on"
+                    raise InvalidRequest("kernel_busy", text, hint="interrupt it again, or end the sandbox")
+        finally:
+            self._cell = None
+        cell.drain()
+        self._abandoned = self.running = None
+
+    def _open_input(self, stdin: bytes | None) -> None:
+        """What the first piece of code finds at descriptor 0, which is at its end after that."""
+        if self._held.stdin.descriptor < 0 and stdin is not None:
+            raise InvalidRequest(
+                "stdin_closed", "only the first piece of code in a sandbox can be given input"
+            )
+        self._input = memoryview(stdin) if stdin else None
+        if self._input is None:
+            self._held.stdin.close()
 
     async def attach(self, timeout: float | None) -> Execution:
         """The end of what ran when this was forked. Raises WaitTimeout, InvalidRequest when there is none."""
@@ -279,6 +313,7 @@ class AsyncCode:
         if number in self._watched and self._poller is not None:
             self._watched.discard(number)
             self._poller.unregister(number)
+        self._held.stdin.close()
 
     async def _deliver(self, cell: Cell) -> None:
         for callback, chunk in cell.drain():

@@ -18,7 +18,7 @@ from ramet.client._async.sandbox import AsyncSandbox
 from ramet.client._backends._async import in_thread, poll
 from ramet.client._packages import SITE, download, own_packages, pack
 from ramet.client._start import base_interpreter, interpreter
-from ramet.errors import InvalidRequest, RametError, TemplateError
+from ramet.errors import InvalidRequest, RametError, TemplateError, Unforkable
 from ramet.kernels import get as get_kernel
 from ramet.models.names import check_name, check_text
 from ramet.models.operations import Python
@@ -215,6 +215,9 @@ class _Build:
                 if found is None:
                     raise
                 taken = found
+            except Unforkable as error:
+                text = f"warm: it cannot be kept: {error.message}"
+                raise TemplateError("template_failed", text, field="warm", log=self._text()) from None
         made = Template.from_snapshot(taken, cached=False)
         assert made is not None  # noqa: S101  it was just said
         return made

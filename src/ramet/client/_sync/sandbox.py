@@ -43,6 +43,7 @@ from ramet.models.sandboxes import (
     SandboxInfo,
     Snapshot,
     SnapshotRequest,
+    near,
 )
 
 if TYPE_CHECKING:
@@ -283,7 +284,16 @@ class Sandbox(Opening):
                 "this sandbox has no kernel to run code",
                 hint="ramet.Sandbox('python') has one",
             )
+        if self._here.held.session.fileno() < 0:
+            if self._result is not None:
+                raise _dead(self._here.held.info)
+            raise InvalidRequest("not_held", "this object has let go of the sandbox")
         return code
+
+    @property
+    def fork_errors(self) -> tuple[str, ...]:
+        """What failed of what the kernel does when it is forked, a line each; told with the first answer."""
+        return self._code.fork_errors
 
     def run_code(
         self,
@@ -307,7 +317,7 @@ class Sandbox(Opening):
             on_stderr: as `on_stdout`.
             on_result: called with each Result as it arrives.
             context: a name space of its own, made when it is first named; by default the kernel's main one.
-            stdin: what is to be read from descriptor 0 while the code runs.
+            stdin: what is to be read from descriptor 0, for the first piece of code in a sandbox alone.
 
         Raises:
             InvalidRequest: an argument is wrong, the sandbox has no kernel, or that is busy.
@@ -691,14 +701,23 @@ def _forked(
 def _make_forks(client: Client, request: ForkRequest) -> _Found:
     """As `_make`; a built-in template is built if need be, and anew when the host has changed under it."""
     if request.snapshot not in BUILT_IN:
-        return _make(client, "sandbox.fork", request)
+        try:
+            return _make(client, "sandbox.fork", request)
+        except InvalidRequest as error:
+            if error.code == "unknown_snapshot" and not error.hint:
+                error.hint = near(request.snapshot or "", BUILT_IN)
+            raise
     from ramet.client._sync.templates import ensure
 
     name = request.snapshot
     try:
         return _make(client, "sandbox.fork", _of_snapshot(request, ensure(name, client)))
-    except (SnapshotError, InvalidRequest) as error:
-        if not isinstance(error, SnapshotError) and error.field != "snapshot":
+    except RametError as error:
+        if (
+            not isinstance(error, SnapshotError)
+            and error.field != "snapshot"
+            and error.code != "image_version"
+        ):
             raise
         kept = ensure(name, client, fresh=True)
         return _make(client, "sandbox.fork", _of_snapshot(request, kept))

@@ -184,8 +184,10 @@ class Channel:
 
     def lost(self, error: OSError) -> NoReturn:
         """End the process: the channel was closed by what runs in it."""
-        os.write(2, f"ramet_kernel: the code has closed the kernel's channel ({error})\n".encode())
-        os._exit(CHANNEL_CLOSED)
+        try:
+            os.write(2, f"ramet_kernel: the code has closed the kernel's channel ({error})\n".encode())
+        finally:
+            os._exit(CHANNEL_CLOSED)
 
     def leave(self) -> None:
         """Close the channel in a process that a cell has forked off."""
