@@ -1,5 +1,6 @@
 """A fork gives a child what its parent had open, and nothing of those who make it."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -104,8 +105,9 @@ def test_links_in_the_place_of_files_that_init_writes_lead_it_nowhere(python):
         "shutil.rmtree('/etc'), os.symlink('/aside', '/etc')",
         "f = tempfile.TemporaryFile(dir='.')",
         "f.write(b'kept'), f.flush()",
-        "shutil.rmtree('/tmp'), os.symlink('/proc/1/root', '/tmp')",
     )
+    if not sys.prefix.startswith("/tmp/"):  # where the interpreter is shown there, it cannot be taken away
+        tell(python, "shutil.rmtree('/tmp'), os.symlink('/proc/1/root', '/tmp')")
     with python.fork() as child:
         assert ask(child, "open('/aside/machine-id').read()") == "'as it was'"
         assert ask(child, "f.seek(0), f.read()") == "(0, b'kept')"
