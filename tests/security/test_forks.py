@@ -106,9 +106,11 @@ def test_links_in_the_place_of_files_that_init_writes_lead_it_nowhere(python):
         "f = tempfile.TemporaryFile(dir='.')",
         "f.write(b'kept'), f.flush()",
     )
-    if not sys.prefix.startswith("/tmp/"):  # where the interpreter is shown there, it cannot be taken away
+    # Where the interpreter is shown there, it cannot be taken away.
+    place = "/t" if sys.prefix.startswith("/tmp/") else "/#"
+    if place == "/#":
         tell(python, "shutil.rmtree('/tmp'), os.symlink('/proc/1/root', '/tmp')")
     with python.fork() as child:
         assert ask(child, "open('/aside/machine-id').read()") == "'as it was'"
         assert ask(child, "f.seek(0), f.read()") == "(0, b'kept')"
-        assert ask(child, "os.readlink(f'/proc/self/fd/{f.fileno()}')[:2]") == "'/#'"
+        assert ask(child, "os.readlink(f'/proc/self/fd/{f.fileno()}')[:2]") == repr(place)

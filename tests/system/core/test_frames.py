@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import select
 import socket
 import struct
 
@@ -11,7 +12,7 @@ import pytest
 from ramet.native import _protocol as p
 from ramet.native import frames
 from system.core import _payloads
-from system.core._core import Core
+from system.core._core import Core, until
 
 REQUEST = 4711
 NO_STREAMS = (None, None, None)
@@ -42,8 +43,16 @@ def core(shared: Core) -> Core:
     return shared
 
 
+def is_at_rest(core: Core) -> bool:
+    """Entries and mounts are made ahead some milliseconds after the last request; none for longer now."""
+    before = core.descriptors()
+    select.select([], [], [], 0.012)
+    return core.descriptors() == before
+
+
 def refused(core: Core, data: bytes, fds: tuple[int, ...] = (), *, request: int = REQUEST) -> tuple[str, str]:
     """Send these bytes; the code and field of the refusal, after which everything is as it was."""
+    until(lambda: is_at_rest(core), "a core that makes nothing ahead")
     before = core.control.status()
     socket_fds = core.descriptors()
     if fds:
