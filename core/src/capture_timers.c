@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * POSIX timers: /proc/PID/timers tells what they are, the process itself how much time is left. */
+#define _GNU_SOURCE
 #include "capture_parts.h"
 
 #include <signal.h>
