@@ -19,6 +19,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TAG = "py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64"
 PROGRAM = "ramet-core"
+RESTORER = "librestorer.a.p/pie_restorer.c.o"
+CHECK = Path(__file__).resolve().parent / "scripts/check_elf.py"
 ZIG_REQUIREMENT = "ziglang>=0.13"
 ZIG_TARGET = "x86_64-linux-musl"
 
@@ -80,12 +82,13 @@ def build_core(source: Path, build: Path, *, incremental: bool = False) -> Path:
         options = ["--buildtype=release", "-Dwerror=false", "-Dc_link_args=-s", f"--native-file={tools}"]
         steps.append([*meson, "setup", *options, str(build), str(source)])
     steps.append([*meson, "compile", "-C", str(build), PROGRAM])
+    # Not seen in the linked program: a constant that the compiler put beside the restorer kills each fork.
+    steps.append([sys.executable, str(CHECK), "--restorer", str(build / RESTORER)])
     for step in steps:
         # No traceback: it would push the compiler's words out of sight.
         if status := subprocess.run(step, env=environment, check=False).returncode:
-            sys.exit(
-                f"core could not be built; what the tools said is above ({step[3]}: exit status {status})"
-            )
+            words = " ".join(step[1:4])
+            sys.exit(f"core could not be built; what the tools said is above ({words}: exit status {status})")
     return build / PROGRAM
 
 

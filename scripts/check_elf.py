@@ -129,9 +129,12 @@ def restorer_faults(elf: Elf) -> list[str]:
         found.append(f"type {elf.kind}, not an object")
     if not any(section.name == RESTORER and section.size for section in elf.sections):
         found.append(f"has no section {RESTORER}")
+    # A debugger reads those of other sections; nothing loads them.
+    loaded = {at for at, section in enumerate(elf.sections) if section.flags & SHF_ALLOC}
     for section in elf.sections:
         if section.kind in (SHT_RELA, SHT_REL):
-            found.append(f"has relocations ({section.name}): its code refers to something outside")
+            if section.applies_to in loaded:
+                found.append(f"has relocations ({section.name}): its code refers to something outside")
         elif section.flags & SHF_ALLOC and section.size and section.name != RESTORER:
             found.append(f"has {section.size} bytes in {section.name}, which are not copied with it")
         elif section.name == RESTORER and section.flags & SHF_WRITE:

@@ -1,6 +1,7 @@
 """The build hook: which compiler it takes, and what it puts into a wheel."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -59,6 +60,16 @@ def test_installing_replaces_a_program_that_is_running(tmp_path):
         assert process.poll() is None
     assert [path.name for path in running.parent.iterdir()] == [hatch_build.PROGRAM]
     subprocess.run([running], check=True)
+
+
+def test_a_compiler_that_puts_constants_beside_the_restorer_does_not_pass(tmp_path, capfd):
+    """As clang does for vectors: the linked program looks right, and every fork of it dies."""
+    source = shutil.copytree(ROOT / "core", tmp_path / "core")
+    with (source / "pie/restorer.c").open("a") as restorer:
+        restorer.write('\nextern const char beside[];\nconst char beside[] = "beside";\n')
+    with pytest.raises(SystemExit, match="core could not be built"):
+        hatch_build.build_core(source, tmp_path / "build")
+    assert "bytes in .rodata" in capfd.readouterr().err
 
 
 @pytest.mark.slow
