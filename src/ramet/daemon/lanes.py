@@ -45,12 +45,12 @@ class Lanes:
         )
 
     async def idle_s(self) -> float:
-        """Seconds since core was last asked for a sandbox; 0 while there is one."""
+        """Seconds since core was last asked for a sandbox; 0 while there is one that somebody asked for."""
         core = self._cores.running
         if core is None:
             return math.inf
         status = await core.status()
-        return 0.0 if status.sandboxes else status.idle_s
+        return 0.0 if status.sandboxes > self._cores.sandboxes.spares else status.idle_s
 
     async def close(self) -> bool:
         """Close every lane that has no run; True when none is left.

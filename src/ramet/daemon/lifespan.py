@@ -26,6 +26,7 @@ from typing import Any
 from ramet._version import __version__
 from ramet.daemon.logs import Log
 from ramet.daemon.server import Server
+from ramet.engine import memory
 from ramet.engine.cores import Cores, Settings, Spawn
 from ramet.errors import DaemonLost, DaemonStartError, InvalidRequest, RametError
 from ramet.models.limits import parse_seconds, parse_size
@@ -114,19 +115,10 @@ def _pool() -> int | None:
 def _snapshot_memory() -> int:
     text = os.environ.get("RAMET_SNAPSHOT_MEMORY")
     if not text:
-        return _available() // 2
+        return memory.available()[0] // 2
     if (number := parse_size(text, "RAMET_SNAPSHOT_MEMORY")) < 1:
         raise InvalidRequest.of("RAMET_SNAPSHOT_MEMORY", "no snapshot fits into no memory")
     return number
-
-
-def _available() -> int:
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as table:
-        for line in table:
-            name, _, rest = line.partition(":")
-            if name == "MemAvailable":
-                return int(rest.split()[0]) * 1024
-    return 0
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from ramet.engine import memory
 from ramet.errors import RametError
 from ramet.kernels import get, names
 from ramet.models.sandboxes import Child
@@ -30,15 +31,10 @@ SCARCE = 0.08
 WATCH_S = 1.0
 
 
-def available() -> float:
-    """The share of memory that can be had without swapping, as the kernel estimates it (proc_meminfo(5))."""
-    found = {}
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            name, _, rest = line.partition(":")
-            if name in {"MemTotal", "MemAvailable"}:
-                found[name] = int(rest.split()[0])
-    return found["MemAvailable"] / found["MemTotal"] if len(found) == 2 and found["MemTotal"] else 1.0
+def scarce() -> bool:
+    """Whether memory is too short for children that nobody has asked for."""
+    free, total = memory.available()
+    return free < SCARCE * total
 
 
 class Ahead:
@@ -54,10 +50,8 @@ class Ahead:
         self._spawn = spawn
         self._ready: dict[str, deque[Ready]] = {}
         self._filling: set[str] = set()
-        self._closed = False
-
-    def __len__(self) -> int:
-        return sum(map(len, self._ready.values()))
+        self._watching: set[str] = set()
+        self._closed = asyncio.Event()
 
     def take(self, image: Image, own: Child, *, detach: bool) -> Ready | None:
         """A child that is ready, unless one with something of its own is asked for."""
@@ -73,33 +67,53 @@ class Ahead:
 
     def fill(self, image: Image) -> None:
         """Make up for what was taken, in the background."""
-        if _wanted(image) and image.name not in self._filling and not self._closed:
-            self._filling.add(image.name or "")
-            self._spawn(self._fill(image))
+        if image.name is not None and image.name not in self._filling and self._lacks(image):
+            self._filling.add(image.name)
+            self._spawn(self._fill(image, image.name))
 
-    async def _fill(self, image: Image) -> None:
-        name = image.name or ""
-        ready = self._ready.setdefault(name, deque())
+    def _lacks(self, image: Image) -> bool:
+        if self._closed.is_set() or image.dropped:
+            return False
+        return len(self._ready.get(image.name or "", ())) < _wanted(image)
+
+    async def _fill(self, image: Image, name: str) -> None:
         try:
             with image.used():
-                while len(ready) < _wanted(image) and not self._closed and not image.dropped:
-                    if available() < SCARCE:
+                while self._lacks(image) and not scarce():
+                    made = await self._make(image)
+                    if made[0].ending:
+                        made[1].close()
                         return
-                    ready.append(await self._make(image))
-                    _touch(*ready[-1])
+                    # Anew each time: while this one was made the others may have been given up.
+                    self._ready.setdefault(name, deque()).append(made)
+                    _touch(*made)
         except (RametError, OSError):
             return  # the next one who asks is told why
         finally:
             self._filling.discard(name)
-            if self._closed or image.dropped:
+            if self._closed.is_set() or image.dropped:
                 self.drop(name)
-        self._spawn(self._watch(name))
+            elif name not in self._watching and self._ready.get(name):
+                self._watching.add(name)
+                self._spawn(self._watch(name))
 
     async def _watch(self, name: str) -> None:
-        while self._ready.get(name) and not self._closed and name not in self._filling:
-            await asyncio.sleep(WATCH_S)
-            if available() < SCARCE:
-                self.drop(name)
+        try:
+            while self._ready.get(name) and not self._closed.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(WATCH_S):
+                        await self._closed.wait()
+                if scarce():
+                    self.drop(name)
+        finally:
+            self._watching.discard(name)
+
+    def ended(self, sandbox: Sandbox) -> None:
+        """One that nobody had asked for has ended."""
+        ready = self._ready.get(sandbox.origin.snapshot or "", deque())
+        for one in [one for one in ready if one[0] is sandbox]:
+            ready.remove(one)
+            one[1].close()
 
     def drop(self, name: str) -> None:
         """Give up the children of a snapshot."""
@@ -109,7 +123,7 @@ class Ahead:
 
     def close(self) -> None:
         """The daemon ends."""
-        self._closed = True
+        self._closed.set()
         for name in list(self._ready):
             self.drop(name)
 

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead
 from ramet.engine.channels import Channel
@@ -24,9 +25,10 @@ from ramet.engine.durable import Archive, Ground
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
+from ramet.models.names import near
 from ramet.models.operations import RunEnd
 from ramet.models.results import signal_name
-from ramet.models.sandboxes import ForkReport, ForkRequest, near
+from ramet.models.sandboxes import ForkReport, ForkRequest
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
 from ramet.native.runs import explained, run_end
@@ -72,7 +74,12 @@ class Sandboxes:
 
     def __len__(self) -> int:
         """How many live that somebody asked for."""
-        return len(self._living) - len(self.ahead)
+        return len(self._living) - self.spares
+
+    @property
+    def spares(self) -> int:
+        """How many live that were forked ahead."""
+        return sum(one.spare for one in self._living.values())
 
     # --- looking ------------------------------------------------------------------------------------------
 
@@ -139,12 +146,12 @@ class Sandboxes:
             spawn = root.spawn(run, sandbox.number, streams)
             started = await self._ask(sandbox, p.SPAWN, spawn, channel.take_theirs())
             pid = attributes(started.payload).u32(p.TAG_PID)
+            self._stands(sandbox, channel)
         except RametError as error:
             channel.close()
             self._give_up(sandbox)
             raise explained(error, run) from None
         sandbox.origin = dataclasses.replace(origin, pid=pid)
-        self._stands(sandbox, channel)
         if request.detach:
             self._write_record(sandbox)
         return sandbox, channel
@@ -245,11 +252,11 @@ class Sandboxes:
             )
             made = await self._ask(sandbox, p.CREATE, payload, channel.take_theirs())
             sandbox.setup_ms = _setup_ms(made)
+            self._stands(sandbox, channel)
         except RametError:
             channel.close()
             self._give_up(sandbox)
             raise
-        self._stands(sandbox, channel)
         return sandbox
 
     async def _make_ahead(self, image: Image) -> tuple[Sandbox, Channel]:
@@ -423,12 +430,22 @@ class Sandboxes:
         return sandbox
 
     def _stands(self, sandbox: Sandbox, channel: Channel) -> None:
-        if sandbox.ttl is not None:
-            sandbox.hold([os.dup(descriptor) for descriptor in channel.ours[:3]])
+        if sandbox.ttl is None:
+            return
+        held: list[int] = []
+        try:
+            for descriptor in channel.ours[:3]:
+                held.append(os.dup(descriptor))  # noqa: PERF401  what was made before an error is closed
+        except OSError as error:
+            close_all(held)
+            raise _no_descriptors(error) from None
+        sandbox.hold(held)
 
     def _finish(self, sandbox: Sandbox, end: RunEnd) -> None:
         self._living.pop(sandbox.number, None)
         self._past[sandbox.number] = sandbox
+        if sandbox.spare:
+            self.ahead.ended(sandbox)
         sandbox.finish(end)
         self._forget_old()
 
@@ -446,7 +463,7 @@ class Sandboxes:
     def _standing(sandbox: Sandbox, timeout: float | None) -> bytes:
         return plan.standing_part(
             sandbox.number,
-            hostname=sandbox.info().hostname,
+            hostname=sandbox.hostname,
             wall=timeout,
             owned=sandbox.ttl is None,
             record=sandbox.record(),

@@ -15,7 +15,7 @@ from ramet.engine.durable import Ground
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models.limits import Limits
 from ramet.models.operations import RunEnd
-from ramet.models.sandboxes import KernelRef, SandboxInfo
+from ramet.models.sandboxes import KernelRef, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
 from ramet.native.frames import u32, u64
 
@@ -108,6 +108,11 @@ class Sandbox:
     def label(self) -> str:
         """What people call it."""
         return self.name or self.id
+
+    @property
+    def hostname(self) -> str:
+        """What it is called inside."""
+        return hostname_of(self.name, self.id)
 
     @property
     def shown(self) -> bool:
