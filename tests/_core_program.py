@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import ramet
-from _fake_core import answer
+from _fake_core import FakeCore
 from ramet.native import _protocol as p
 from ramet.native import frames
 
@@ -29,44 +29,23 @@ def write_program(path: Path) -> Path:
     return path
 
 
-class Program:
-    """One connection at a time; in between it listens for as long as the grace period."""
+class Program(FakeCore):
+    """One conversation at a time; in between it listens for as long as the grace period."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.sock: socket.socket | None = socket.socket(fileno=options.control)
+        self._begin(socket.socket(fileno=options.control))
         self._listener = socket.socket(fileno=options.listen)
         self._grace = options.grace_ms / 1000
-        self.standing: set[int] = set()
-        self.lanes: dict[int, socket.socket] = {}
-
-    def send(self, kind: int, request: int, payload: bytes = b"") -> None:
-        """As FakeCore.send."""
-        if self.sock is not None:
-            frames.send(self.sock, kind, request, payload, [])
+        self.on[p.HELLO] = lambda core, frame: core.send(p.OK, frame.request, describe())
 
     def serve(self) -> None:
         """Until asked to end, or alone for too long."""
-        buffer = bytearray(p.FRAME_BYTES)
         while True:
-            if self.sock is None:
-                if not select.select([self._listener], [], [], self._grace)[0]:
-                    return
-                self.sock, _ = self._listener.accept()
-            frame = frames.receive(self.sock, buffer)
-            if frame is None:
-                self.sock = None
-                continue
-            for descriptor in frame.fds:
-                os.close(descriptor)
-            self._answer(frame)
-            if frame.kind == p.SHUTDOWN:
+            self._serve(self.sock)
+            if p.SHUTDOWN in self.kinds() or not select.select([self._listener], [], [], self._grace)[0]:
                 return
-
-    def _answer(self, frame: frames.Frame) -> None:
-        if frame.kind == p.HELLO:
-            self.send(p.OK, frame.request, describe())
-        else:
-            answer(self, frame)  # type: ignore[arg-type]
+            self.sock.close()
+            self.sock, _ = self._listener.accept()
 
 
 def describe() -> bytes:

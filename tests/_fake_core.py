@@ -96,16 +96,23 @@ class FakeCore:
     """
 
     def __init__(self) -> None:
-        self.daemon_end, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.daemon_end, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._begin(ours)
+        self._thread = threading.Thread(target=self._serve, args=(ours,), daemon=True)
+        self._thread.start()
+
+    def _begin(self, sock: socket.socket) -> None:
+        """Nothing was asked so far; `sock` is the conversation with the daemon."""
+        self.sock = sock
         self.seen: list[frames.Frame] = []
         self.on: dict[int, Handler] = {}
         self.standing: set[int] = set()
         self.lanes: dict[int, socket.socket] = {}
         """By the number of the request that is under way there."""
+        self.close_unread = False
+        """Close the next lane with its first request unread, as a core does that ends."""
         self._lanes: list[socket.socket] = []
         self.arrived = threading.Condition()
-        self._thread = threading.Thread(target=self._serve, args=(self.sock,), daemon=True)
-        self._thread.start()
 
     def launched(self) -> Launched:
         """What starting it would have told."""
@@ -140,6 +147,10 @@ class FakeCore:
     def open_lane(self, sock: socket.socket) -> None:
         """Serve a lane. Takes `sock`."""
         self._lanes.append(sock)
+        if self.close_unread:
+            self.close_unread = False
+            threading.Thread(target=self._close_unread, args=(sock,), daemon=True).start()
+            return
         threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def close_lanes(self) -> None:
@@ -169,6 +180,11 @@ class FakeCore:
             handler = self.on.get(frame.kind, answer)
             handler(self, frame)
             close_all(frame.fds)
+
+    def _close_unread(self, sock: socket.socket) -> None:
+        sock.recv(1, socket.MSG_PEEK)
+        self._lanes.remove(sock)
+        sock.close()
 
     def _lane_gone(self, sock: socket.socket) -> None:
         """What ran over it ends, which a test sees as it sees a KILL of the daemon's."""

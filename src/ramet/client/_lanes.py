@@ -110,9 +110,10 @@ class Lanes:
         self.idle: list[Lane] = []
         self._known: dict[Key, Known] = {}
 
-    def knows(self, request: RunRequest) -> bool:
-        """Whether the beginning for `request` is known and not out of date."""
-        return self._fresh(request) is not None
+    def known(self, request: RunRequest) -> Known | None:
+        """The beginning for `request`, unless it is not known or out of date."""
+        known = self._known.get(_key(request))
+        return known if known is not None and known.until > time.monotonic() else None
 
     def question(self, request: RunRequest, *, socket: bool) -> dict[str, Any]:
         """What to ask the daemon about `request`."""
@@ -125,9 +126,8 @@ class Lanes:
         known = self._known[_key(request)] = Known(answer)
         return known
 
-    def take(self, request: RunRequest) -> Lane | None:
-        """An idle lane on which `request` can be asked for."""
-        known = self._fresh(request)
+    def take(self, known: Known | None) -> Lane | None:
+        """An idle lane to the core that `known` is of."""
         while known is not None and self.idle:
             try:
                 lane = self.idle.pop()
@@ -153,10 +153,6 @@ class Lanes:
         idle, self.idle = self.idle, []
         for lane in idle:
             lane.close()
-
-    def _fresh(self, request: RunRequest) -> Known | None:
-        known = self._known.get(_key(request))
-        return known if known is not None and known.until > time.monotonic() else None
 
 
 def _key(request: RunRequest) -> Key:

@@ -169,6 +169,8 @@ class CoreConnection:
                 frame = frames.receive(self._sock, self._buffer)
             except BlockingIOError:
                 return
+            except ConnectionError:
+                frame = None
             except (frames.FrameError, OSError) as error:
                 self._end(DaemonLost("core_lost", f"core sent nonsense: {error}"))
                 return

@@ -139,13 +139,16 @@ def send(sock: socket.socket, kind: int, request: int, payload: bytes, fds: list
 def receive(sock: socket.socket, buffer: bytearray) -> Frame | None:
     """The next frame, or None at the end of the connection; `buffer` has FRAME_BYTES and is scratch.
 
-    Raises BlockingIOError when there is none yet, FrameError when it is malformed.
+    Raises BlockingIOError when there is none yet, FrameError when it is malformed, ConnectionResetError at an
+    end before which the peer had not read all that was sent.
     """
     try:
         size, ancillary, flags, _ = sock.recvmsg_into([buffer], ANCILLARY, CLOSE_ON_EXEC)
     except ConnectionResetError:
         # The kernel says once that the peer closed with something unread, before what the peer had sent.
         size, ancillary, flags, _ = sock.recvmsg_into([buffer], ANCILLARY, CLOSE_ON_EXEC)
+        if not size:
+            raise
     if not size:
         return None
     fds = received(ancillary) if ancillary else []

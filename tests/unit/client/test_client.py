@@ -306,6 +306,16 @@ def test_a_core_that_dies_under_a_run_over_a_lane_is_an_error_and_the_run_is_not
     assert client.run("true").ok
 
 
+def test_a_run_that_core_closed_its_lane_upon_unread_is_asked_for_again(daemon, client):
+    client.run("true")
+    asked = daemon.core.kinds().count(p.RUN)
+    daemon.core.close_unread = True
+    assert client.run("true").ok
+    assert not daemon.core.close_unread
+    assert daemon.core.kinds().count(p.RUN) == asked + 1
+    assert daemon.core.kinds().count(p.LANE) == 2
+
+
 def test_a_lane_that_was_closed_is_replaced_unnoticed(daemon, client):
     for _ in range(2):
         client.run("true")
@@ -323,7 +333,7 @@ def test_what_the_daemon_said_is_used_for_a_while_and_then_asked_again(daemon, c
         "ask",
         lambda self, name, *rest, **more: asked.append(name) or ask(self, name, *rest, **more),
     )
-    for _ in range(3):
+    for _ in range(4):
         assert client.run("true").ok
     assert asked.count("lane") >= 3
 

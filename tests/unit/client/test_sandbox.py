@@ -432,3 +432,10 @@ class Waits:
             return await wait(*words, **options)
 
         return counted
+
+
+@pytest.mark.parametrize("field", ["command", "cwd", "root", "kernel", "python"])
+def test_what_belongs_to_the_snapshot_cannot_be_given_to_its_fork(field):
+    with pytest.raises(InvalidRequest) as caught:
+        ramet.Sandbox("a-snapshot", **{field: "x"})
+    assert caught.value.field == field

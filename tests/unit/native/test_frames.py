@@ -57,6 +57,23 @@ def test_any_bytes_are_a_frame_or_refused(data):
         frames.parse(data, len(data), [])
 
 
+def test_what_a_peer_said_before_it_closed_with_something_unread_is_read(pair, buffer):
+    one, two = pair
+    frames.send(two, p.STATUS, 1, b"", [])
+    frames.send(one, p.OK, 7, b"", [])
+    one.close()
+    assert frames.receive(two, buffer).request == 7
+    assert frames.receive(two, buffer) is None
+
+
+def test_an_end_with_something_unread_says_that_the_request_was_not_seen(pair, buffer):
+    one, two = pair
+    frames.send(two, p.STATUS, 1, b"", [])
+    one.close()
+    with pytest.raises(ConnectionResetError):
+        frames.receive(two, buffer)
+
+
 def test_numbers_and_text_are_found_by_tag():
     found = frames.attributes(
         frames.u32(p.TAG_STEP, 7) + frames.u64(p.TAG_CORE_ID, 1 << 60) + frames.text(p.TAG_TEXT, "häh")

@@ -149,6 +149,7 @@ class AsyncClient:
         `made` takes the sandboxes that come before it, whose descriptors are the caller's, also when this
         raises. `patience`: seconds after which a daemon that says nothing is given up.
         """
+        lost = DaemonLost("daemon_lost", "the daemon ends whenever it is asked")
         for _ in range(ATTEMPTS):
             connection = await self._connection()
             try:
@@ -160,12 +161,13 @@ class AsyncClient:
             except Stale:
                 if made:
                     break
-            except DaemonLost:
+            except DaemonLost as error:
+                lost = error
                 if name == "shutdown" or not _idempotent(name):
-                    raise
+                    break
             finally:
                 self._give_back(connection)
-        raise DaemonLost("daemon_lost", "the daemon ends whenever it is asked")
+        raise lost
 
     async def _drive(self, exchange: Exchange, patience: float) -> None:
         deadline = time.monotonic() + patience
@@ -203,9 +205,10 @@ class AsyncClient:
 
             self._lanes = Lanes()
         lanes = self._lanes
-        if lanes.idle and not lanes.knows(request):
-            lanes.learn(request, await self.ask("lane", lanes.question(request, socket=False)))
-        lane = lanes.take(request)
+        known = lanes.known(request)
+        if lanes.idle and known is None:
+            known = lanes.learn(request, await self.ask("lane", lanes.question(request, socket=False)))
+        lane = lanes.take(known)
         if lane is not None:
             return lane
         made: list[Made] = []

@@ -150,6 +150,7 @@ class Client:
         `made` takes the sandboxes that come before it, whose descriptors are the caller's, also when this
         raises. `patience`: seconds after which a daemon that says nothing is given up.
         """
+        lost = DaemonLost("daemon_lost", "the daemon ends whenever it is asked")
         for _ in range(ATTEMPTS):
             connection = self._connection()
             try:
@@ -161,12 +162,13 @@ class Client:
             except Stale:
                 if made:
                     break
-            except DaemonLost:
+            except DaemonLost as error:
+                lost = error
                 if name == "shutdown" or not _idempotent(name):
-                    raise
+                    break
             finally:
                 self._give_back(connection)
-        raise DaemonLost("daemon_lost", "the daemon ends whenever it is asked")
+        raise lost
 
     def _drive(self, exchange: Exchange, patience: float) -> None:
         deadline = time.monotonic() + patience
@@ -204,9 +206,10 @@ class Client:
 
             self._lanes = Lanes()
         lanes = self._lanes
-        if lanes.idle and not lanes.knows(request):
-            lanes.learn(request, self.ask("lane", lanes.question(request, socket=False)))
-        lane = lanes.take(request)
+        known = lanes.known(request)
+        if lanes.idle and known is None:
+            known = lanes.learn(request, self.ask("lane", lanes.question(request, socket=False)))
+        lane = lanes.take(known)
         if lane is not None:
             return lane
         made: list[Made] = []
