@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import hashlib
 import os
 import secrets
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.root import InterpreterFacts, RootSpec, default_environment, default_root, directory_root
-from ramet.errors import DaemonLost, InternalError, RametError
+from ramet.errors import DaemonLost, InternalError, InvalidRequest, IsolationError, RametError
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, u32
 from ramet.native.launch import lend_mounts
@@ -149,7 +150,7 @@ class Definitions:
             spec = await asyncio.to_thread(self.work_out, key)
             made.set_result(await self._tell(key, spec, before))
         except RametError as error:
-            refuse(made, error)
+            refuse(made, _gone(error, key[0]) or error)
         except Exception as error:
             refuse(made, InternalError("internal", f"the root cannot be worked out: {error!r}"))
             raise
@@ -242,3 +243,12 @@ def refuse(future: asyncio.Future[Any], error: RametError) -> None:
     """Fail `future`; that nobody may be left to hear of it is no fault."""
     future.set_exception(error)
     future.exception()
+
+
+def _gone(error: RametError, directory: str | None) -> InvalidRequest | None:
+    """The refusal of a root directory that was there when it was looked at, and not when core opened it."""
+    if directory is None or not isinstance(error, IsolationError) or error.step != "root_layer":
+        return None
+    if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+        return None
+    return InvalidRequest.of("root", f"{directory} has gone meanwhile", code="not_found")

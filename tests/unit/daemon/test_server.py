@@ -259,6 +259,17 @@ def test_a_root_that_core_refuses_is_an_error_each_time(daemon, client, tmp_path
     assert client.run("true").ok
 
 
+def test_a_root_that_goes_before_core_opens_it_is_refused_by_name(daemon, client, tmp_path_factory):
+    root = tmp_path_factory.mktemp("root")
+    client.run("true")
+    daemon.core.on[p.DEFINE_ROOT] = lambda core, frame: core.send(
+        p.ERROR, frame.request, failed(p.STEP_ROOT_LAYER, errno.ENOENT)
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        client.run("true", root=root)
+    assert (caught.value.field, caught.value.code) == ("root", "not_found")
+
+
 # --- owners and ends ---------------------------------------------------------------------------------------
 
 
