@@ -14,13 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 from ramet._descriptors import close_all
 from ramet.client._streams import CHUNK, Sink
-from ramet.errors import DaemonError, DaemonLost, InvalidRequest
+from ramet.errors import DaemonError, DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models.results import Captured, CommandResult, Usage
 from ramet.models.sandboxes import SandboxInfo
 from ramet.wire import messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def ended_error(info: SandboxInfo, text: str) -> SandboxEnded:
+    """The error `text` about a sandbox that has ended."""
+    end = info.end
+    return SandboxEnded(
+        text,
+        sandbox=info.id,
+        reason=end and end.reason,
+        exit_code=end and end.exit_code,
+        signal=end and end.signal,
+    )
 
 
 class Inflow:

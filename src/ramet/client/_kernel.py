@@ -124,6 +124,8 @@ class Cell:
         """`streams` are the descriptors of stdout and stderr, -1 for one that has ended."""
         self.id = name or f"{next(_numbers)}"
         self.results: list[Result] = []
+        self.unheard: deque[Result] | None = None
+        """Results for a callback; None when there is none, or nobody waits any more."""
         self.done: dict[str, Any] | None = None
         self.out, self.err = (
             Sink(descriptor, limit, callback) for descriptor, callback in zip(streams, callbacks, strict=True)
@@ -138,20 +140,26 @@ class Cell:
         """True once its end was told."""
         return self.done is not None
 
-    def event(self, event: Mapping[str, Any]) -> Result | None:
-        """Take an event that is about it; a result is returned. Raises ValueError for what is none."""
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Take an event that is about it. Raises ValueError for what is none."""
         kind = event.get("event")
         if kind == "result":
-            result = result_from(event)
-            if len(self.results) < RESULTS_MAX or result.main:
-                self.results.append(result)
-            return result
-        if kind == "done":
+            self._add(result_from(event))
+        elif kind == "done":
             if event.get("reason") not in REASONS:
                 raise ValueError("a piece of code ended for no reason")
             error_from(event.get("error"))
+            text = event.get("text")
+            # A value that has no other format comes as the text alone.
+            if isinstance(text, str) and not any(one.main for one in self.results):
+                self._add(Result({"text/plain": text}, main=True))
             self.done = dict(event)
-        return None
+
+    def _add(self, result: Result) -> None:
+        if len(self.results) < RESULTS_MAX or result.main:
+            self.results.append(result)
+        if self.unheard is not None:
+            self.unheard.append(result)
 
     def drain(self) -> list[tuple[Callback, bytes]]:
         """Read what its streams hold now: when it is done that is all it wrote. What callbacks are to get."""
@@ -165,9 +173,6 @@ class Cell:
     def execution(self) -> Execution:
         """What became of it, once it is done."""
         done = self.done or {}
-        # A value that has no other format comes as the text alone.
-        if isinstance(done.get("text"), str) and not any(one.main for one in self.results):
-            self.results.append(Result({"text/plain": done["text"]}, main=True))
         reason: ExecutionReason = done.get("reason", "died")
         if self.overdue and reason in {"interrupted", "error"}:
             reason = "timeout"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 SITE = "site-packages"
-_SKIPPED = ("__pycache__", "pip", "ramet")
+_CACHE = "__pycache__"
+_SKIPPED = (_CACHE, "pip", "ramet")
 
 
 def download(requirements: Sequence[str], log: Callable[[str], object]) -> tempfile.TemporaryDirectory[str]:
@@ -32,7 +35,8 @@ def download(requirements: Sequence[str], log: Callable[[str], object]) -> tempf
     log(done.stdout + done.stderr)
     if done.returncode:
         directory.cleanup()
-        raise TemplateError("pip_failed", f"pip could not install {', '.join(requirements)}:\n{done.stderr}")
+        text = f"pip could not install {', '.join(requirements)}:\n{done.stderr}"
+        raise TemplateError("pip_failed", text, field="pip", log=done.stdout + done.stderr)
     return directory
 
 
@@ -41,14 +45,34 @@ def own_packages() -> str:
     return sysconfig.get_path("purelib")
 
 
+def fingerprint(directory: str) -> str:
+    """Of the names, sizes and times of all that `pack` would take of `directory`. Blocks."""
+    found = hashlib.sha256(directory.encode(errors="surrogateescape"))
+    pending = [f"{directory}/{name}" for name in reversed(_names(directory))]
+    while pending:
+        path = pending.pop()
+        status = os.lstat(path)
+        told = (path, status.st_mode, status.st_size, status.st_mtime_ns)
+        if stat.S_ISDIR(status.st_mode):
+            # Its own time changes with caches, which are not taken.
+            told = (path, status.st_mode, 0, 0)
+            names = sorted(os.listdir(path), reverse=True)
+            pending += [f"{path}/{name}" for name in names if name != _CACHE]
+        found.update(repr(told).encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+def _names(directory: str) -> list[str]:
+    return [name for name in sorted(os.listdir(directory)) if name.split("-")[0] not in _SKIPPED]
+
+
 def pack(directories: Sequence[str], files: Mapping[str, bytes], home: str) -> bytes:
     """A tar of the content of `directories`, below the home's packages, and of `files` at their paths."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for directory in directories:
-            for name in sorted(os.listdir(directory)):
-                if name.split("-")[0] not in _SKIPPED:
-                    tar.add(f"{directory}/{name}", f"{home.lstrip('/')}/{SITE}/{name}", filter=_plain)
+            for name in _names(directory):
+                tar.add(f"{directory}/{name}", f"{home.lstrip('/')}/{SITE}/{name}", filter=_plain)
         for path, data in files.items():
             member = tarfile.TarInfo(path.lstrip("/"))
             member.size, member.mode = len(data), 0o644
@@ -58,7 +82,9 @@ def pack(directories: Sequence[str], files: Mapping[str, bytes], home: str) -> b
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """As the sandbox's own: without owners of the host, and without caches of byte code."""
-    if "__pycache__" in member.name or not (member.isfile() or member.isdir() or member.issym()):
+    # A file of two names is kept once, and linked.
+    kept = member.isfile() or member.isdir() or member.issym() or member.islnk()
+    if _CACHE in member.name or not kept:
         return None
     member.uid = member.gid = 0
     member.uname = member.gname = ""

@@ -160,7 +160,7 @@ class Source:
         self.input = -1
         """Descriptor that is read, -1 for data at hand and for files without one."""
         if isinstance(stdin, str):
-            self._data = memoryview(_encoded(stdin, encoding))
+            self._data = memoryview(encoded(stdin, encoding))
         elif isinstance(stdin, (bytes, bytearray, memoryview)):
             self._data = memoryview(stdin).cast("B")
         elif isinstance(stdin, int):
@@ -199,7 +199,7 @@ class Source:
             return
         self.consumed = True
         if isinstance(piece, str):
-            piece = _encoded(piece, encoding)
+            piece = encoded(piece, encoding)
         self._data = memoryview(piece or b"")
         if not piece:
             self.input = -1
@@ -234,7 +234,7 @@ def check_output(encoding: str, callbacks: dict[str, object]) -> None:
             raise InvalidRequest.of(field, f"must be callable, not {type(callback).__name__}")
 
 
-def _encoded(text: str, encoding: str) -> bytes:
+def encoded(text: str, encoding: str) -> bytes:
     try:
         return text.encode(encoding)
     except UnicodeEncodeError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -40,15 +39,17 @@ class Channel:
 
     def __init__(self, *, detached: bool = False, kernel: KernelRef | None = None) -> None:
         """Make the pipes, and the channel of a kernel. Raises OSError."""
-        ends = list(itertools.chain.from_iterable(map(os.pipe2, (os.O_CLOEXEC,) * 3)))
-        in_end, feed, out, out_end, err, err_end = ends
-        self.theirs = [in_end, out_end, err_end]
-        self.ours = [feed, out, err]
-        if os.geteuid() == 0:
-            for number in self.theirs:
-                # In a sandbox of root's their owner is nobody: /dev/stdout opens them anew and needs a mode.
-                os.fchmod(number, 0o666)
+        self.theirs: list[int] = []
+        self.ours: list[int] = []
         try:
+            for readers, writers in ((self.theirs, self.ours), *((self.ours, self.theirs),) * 2):
+                end, other = os.pipe2(os.O_CLOEXEC)
+                readers.append(end)
+                writers.append(other)
+            if os.geteuid() == 0:
+                for number in self.theirs:
+                    # In a sandbox of root's their owner is nobody: to open /dev/stdout anew takes a mode.
+                    os.fchmod(number, 0o666)
             if detached:
                 self._open_both_ways()
             if kernel is not None:

@@ -218,11 +218,11 @@ class Cores:
         settings = self.settings
         program = settings.core_program()
         self._remove_socket()  # a core that was killed leaves it behind
-        overflow = make_overflow(settings.data or data_path())
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
             contextlib.ExitStack() as opened,
         ):
+            overflow = make_overflow(settings.data or data_path())
             if overflow is not None:
                 opened.callback(os.close, overflow)
             listener.bind(self._address())

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from ramet.errors import InvalidRequest, LimitUnsupported
+from ramet.models.names import near
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,11 +206,8 @@ class Limits:
 
 def unsupported_limit(name: str) -> LimitUnsupported:
     """The refusal of a limit that is not in the table."""
-    import difflib
-
-    known = ", ".join(BY_NAME)
-    if near := difflib.get_close_matches(name, BY_NAME, n=1):
-        known = f"{known}; did you mean {near[0]!r}?"
+    meant = near(name, BY_NAME)
+    known = "; ".join([", ".join(BY_NAME), *([meant] if meant else [])])
     return LimitUnsupported(
         "limit_unsupported",
         f"limits.{name}: cannot be enforced here; cgroup limits (memory, cpus, io …) are not supported yet",

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ramet.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _NAME = re.compile(NAME_PATTERN)
@@ -52,3 +56,21 @@ def check_variable(name: object) -> str:
     if not text or "=" in text:
         raise InvalidRequest.of("env", f"{text[:80]!r} cannot be the name of a variable")
     return text
+
+
+def check_environment(env: object) -> dict[str, str]:
+    """`env`, a mapping or pairs, as variables; None are none. Raises InvalidRequest naming ``env``."""
+    try:
+        pairs = {} if env is None else dict(env)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        kind = type(env).__name__
+        raise InvalidRequest.of("env", f"must be a mapping of text to text, not {kind}") from None
+    return {check_variable(name): check_text(value, "env") for name, value in pairs.items()}
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """A hint with the names that are most like `name`; None when none is."""
+    import difflib
+
+    found = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(map(repr, found))}?" if found else None

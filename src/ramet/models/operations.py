@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from ramet.errors import InvalidRequest
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
-from ramet.models.names import check_text, check_variable
+from ramet.models.names import check_environment, check_text
 from ramet.models.results import Reason
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RunRequest:
         naming the argument at fault.
         """
         argv = _argv(command)
-        variables = _environment(env) if env else {}
+        variables = check_environment(env) if env else {}
         _check_size(argv, variables)
         checked = Limits.of(limits)
         if timeout is not None:
@@ -166,15 +166,6 @@ def _argv(command: object) -> tuple[str, ...]:
     if not argv or not argv[0]:
         raise InvalidRequest.of("command", "is empty", code="empty_command")
     return argv
-
-
-def _environment(env: object) -> dict[str, str]:
-    try:
-        pairs = dict(env)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        kind = type(env).__name__
-        raise InvalidRequest.of("env", f"must be a mapping of text to text, not {kind}") from None
-    return {check_variable(name): check_text(value, "env") for name, value in pairs.items()}
 
 
 def _size(text: str) -> int:

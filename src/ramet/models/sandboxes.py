@@ -8,7 +8,7 @@ the process (see `FORK_LIMITS`).
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -33,16 +33,13 @@ TTL_MAX_S = 7 * 86400.0
 CHANNELS = ("packets", "lines")
 """Kinds of channels: messages that are read whole (SOCK_SEQPACKET), or lines (SOCK_STREAM)."""
 METADATA_MAX = 16384
+"""Most bytes of what is noted of a sandbox, as JSON in ASCII."""
+SNAPSHOT_METADATA_MAX = 4 << 20
+"""As `METADATA_MAX`, of a snapshot: a template has its recipe and its log there."""
 BUILT_IN = {"python": "python", "bash": "bash", "node": "node", "base": "bash"}
 """Names of templates that are made on their first use, and the kernels in them."""
 FORK_LIMITS = ("disk", "inodes", "wall", "output")
 """Limits that a child can have otherwise than its parent: those that are not in the copied process."""
-
-
-def near(name: str, known: Iterable[str]) -> str | None:
-    """A hint with the names that are most like `name`; None when none is."""
-    found = difflib.get_close_matches(name, list(known), n=3)
-    return f"did you mean {' or '.join(map(repr, found))}?" if found else None
 
 
 def _ttl(value: object, *, detach: bool) -> float | None:
@@ -326,9 +323,19 @@ def check_metadata(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise InvalidRequest.of("metadata", f"must be a mapping of text to text, not {type(value).__name__}")
     found = {check_text(name, "metadata"): check_text(text, "metadata") for name, text in value.items()}
-    if sum(len(name) + len(text) for name, text in found.items()) > METADATA_MAX:
-        raise InvalidRequest.of("metadata", f"has more than {METADATA_MAX} characters", code="too_long")
+    _check_metadata_size(found, METADATA_MAX)
     return found
+
+
+def _check_metadata_size(found: Mapping[str, Any], most: int) -> None:
+    # As it is kept, in core's record of a sandbox and in a snapshot's header: JSON in ASCII.
+    try:
+        size = len(json.dumps(found))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest.of("metadata", f"cannot be told as JSON: {error}") from None
+    if size > most:
+        text = f"takes more than {most} bytes as JSON in ASCII"
+        raise InvalidRequest.of("metadata", text, code="too_long")
 
 
 def _fork_limits(limits: object) -> dict[str, int | float]:
@@ -371,9 +378,12 @@ class SnapshotRequest:
         """The checked request. Raises InvalidRequest."""
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidRequest.of("metadata", "must be a mapping")
-        if name in BUILT_IN:
-            raise InvalidRequest.of("name", f"{name!r} is a built-in template", code="name_taken")
-        return cls(check_sandbox(sandbox), check_name(check_text(name, "name")), dict(metadata or {}))
+        noted = dict(metadata or {})
+        _check_metadata_size(noted, SNAPSHOT_METADATA_MAX)
+        named = check_name(check_text(name, "name"))
+        if named in BUILT_IN:
+            raise InvalidRequest.of("name", f"{named!r} is a built-in template", code="name_taken")
+        return cls(check_sandbox(sandbox), named, noted)
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
@@ -440,6 +450,11 @@ class ListRequest:
 # --- what is told -----------------------------------------------------------------------------------------
 
 
+def hostname_of(name: str | None, sandbox: str) -> str:
+    """What a sandbox is called inside: by its name, else by its id."""
+    return name or f"ramet-{sandbox[:8]}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SandboxInfo:
     """One sandbox.
@@ -492,7 +507,7 @@ class SandboxInfo:
     @property
     def hostname(self) -> str:
         """What it is called inside."""
-        return self.name or f"ramet-{self.id[:8]}"
+        return hostname_of(self.name, self.id)
 
     def how_it_ended(self) -> str:
         """The end in a few words; nothing while it lives."""

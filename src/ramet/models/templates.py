@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ramet._version import __version__
 from ramet.errors import InvalidRequest
-from ramet.models.names import check_name, check_text, check_variable
+from ramet.models.names import check_environment, check_name, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,20 +66,23 @@ class Recipe:
             tuple([_requirement(one) for one in pip]),
             bool(from_venv),
             {_path(path): _content(path, data) for path, data in (files or {}).items()},
-            {check_variable(name): check_text(value, "env") for name, value in (env or {}).items()},
+            check_environment(env),
             None if warm is None else check_text(warm, "warm"),
             warm_children,
         )
 
-    def hash(self, python: Python | None, source: str, kernel: bytes) -> str:
-        """What tells templates apart: the recipe, the interpreter, what it builds upon, this version."""
+    def hash(self, python: Python | None, source: str, kernel: bytes, packages: str | None = None) -> str:
+        """What tells templates apart: the recipe, the interpreter, what it builds upon, this version.
+
+        `packages` tells of those that are taken of the caller's environment.
+        """
         parts = {
             "ramet": __version__,
             "kernel": [self.kernel, hashlib.sha256(kernel).hexdigest()],
             "source": source,
             "python": None if python is None else python.to_wire(),
             "pip": self.pip,
-            "from_venv": self.from_venv,
+            "packages": packages,
             "files": {path: hashlib.sha256(data).hexdigest() for path, data in sorted(self.files.items())},
             "env": dict(sorted(self.env.items())),
             "warm": self.warm,

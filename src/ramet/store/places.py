@@ -46,8 +46,12 @@ def make_overflow(path: str) -> int | None:
         made = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (OSError, SnapshotError):
         return None
-    if os.geteuid() == 0:
-        os.fchmod(made, 0o1733)
+    try:
+        if os.geteuid() == 0:
+            os.fchmod(made, 0o1733)
+    except OSError:
+        os.close(made)
+        return None
     return made
 
 

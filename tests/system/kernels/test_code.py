@@ -53,6 +53,12 @@ def test_callbacks_hear_everything_while_it_runs(python):
     assert [one.text for one in shown] == ["0", "1", "2"]
 
 
+def test_the_callback_hears_every_result_also_those_that_are_not_kept(python):
+    shown = []
+    python.run_code("for i in range(1200):\n    display(i)\n42", on_result=shown.append)
+    assert [one.text for one in shown] == [*map(str, range(1200)), "42"]
+
+
 def test_output_above_the_limit_is_marked(warm):
     with ramet.Sandbox("python", limits={"output": 1000}) as sandbox:
         done = sandbox.run_code("print('x' * 3_000_000)")

@@ -69,6 +69,7 @@ def test_a_package_that_cannot_be_had_fails_the_build_with_pips_words():
         ("name", {"name": "python"}),
         ("from_", {"name": "a", "from_": "pythonn"}),
         ("kernel", {"name": "a", "kernel": "cobol"}),
+        ("from_", {"name": "a", "from_": "node", "kernel": "bash"}),
         ("pip", {"name": "a", "pip": "numpy"}),
         ("pip", {"name": "a", "pip": ["--index-url=x"]}),
         ("pip", {"name": "a", "pip": ["numpy"], "kernel": "bash"}),
@@ -174,6 +175,12 @@ def test_packages_of_the_callers_environment_come_along(forget, monkeypatch, tmp
             "(42, '/home/user/site-packages/mine/__init__.py')"
         )
         assert sandbox.run_code("!python3 -c 'import mine; print(mine.answer)'").stdout == "42\n"
+    inputs = {"from_venv": True, "warm": "import mine"}
+    assert ramet.templates.build("of-mine", **inputs).cached
+    (tmp_path / "mine/__init__.py").write_text("answer = 43 # more")
+    assert not ramet.templates.build("of-mine", **inputs).cached
+    with ramet.Sandbox("of-mine") as sandbox:
+        assert sandbox.run_code("mine.answer").text == "43"
 
 
 def test_a_shell_can_be_a_template_too(forget):

@@ -6,6 +6,7 @@ import pytest
 
 from ramet.errors import InvalidRequest, LimitUnsupported
 from ramet.models.limits import Limits
+from ramet.models.names import near
 from ramet.models.operations import Python, RunEnd
 from ramet.models.sandboxes import (
     FORK_MAX,
@@ -17,7 +18,6 @@ from ramet.models.sandboxes import (
     SandboxRequest,
     SnapshotName,
     SnapshotRequest,
-    near,
 )
 
 END = RunEnd(3, "exit", None, 1.5, 0.5, 1.0, 2.0, 3, 4, single_uid=True, lingering=False)
@@ -90,6 +90,9 @@ def test_a_detached_sandbox_has_a_finite_time_to_live():
         (lambda: ForkRequest.of(sandbox="a", n=2, limits=[None]), "limits"),
         (lambda: ForkRequest.of(sandbox="a", metadata={"a": 1}), "metadata"),
         (lambda: ForkRequest.of(sandbox="a", metadata={"a": "x" * 20_000}), "metadata"),
+        (lambda: ForkRequest.of(sandbox="a", metadata={"a": "\u00e9" * 3_000}), "metadata"),
+        (lambda: SnapshotRequest.of("a", "b", {"a": object()}), "metadata"),
+        (lambda: SnapshotRequest.of("a", "b", {"a": "x" * (5 << 20)}), "metadata"),
         (lambda: ForkRequest.from_wire({"sandbox": "a"}), "children"),
         (lambda: ForkRequest.from_wire({"sandbox": "a", "children": [1]}), "children"),
         (lambda: ForkRequest.from_wire({"sandbox": "a", "children": []}), "n"),

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from ramet.client._async.api import shared
 from ramet.client._async.client import PATIENCE_S, AsyncClient
-from ramet.client._async.code import AsyncCode, Forked, check_environment, check_seed, known_kernel
+from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
 from ramet.client._async.streams import AsyncReader, AsyncWriter, deadline_of, remaining
 from ramet.client._backends._async import Opening, poll
 from ramet.client._exchange import Made
-from ramet.client._held import Collector, Held, result_of
+from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
+from ramet.client._streams import encoded
 from ramet.errors import (
     DaemonLost,
     ForkError,
@@ -30,7 +31,7 @@ from ramet.errors import (
 from ramet.kernels import Kernel, get
 from ramet.models.executions import Execution, Result
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
-from ramet.models.names import check_name, check_text
+from ramet.models.names import check_environment, check_name, check_text, near
 from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
@@ -42,7 +43,6 @@ from ramet.models.sandboxes import (
     SandboxInfo,
     Snapshot,
     SnapshotRequest,
-    near,
 )
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ class AsyncSandbox(Opening):
             self._output = request.run.limits.output
             self._request = request
         else:
-            for field, value in (("command", command), ("cwd", cwd), ("root", root), ("kernel", kernel)):
+            own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
+            for field, value in own.items():
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
             self._request = ForkRequest.of(
@@ -329,7 +330,7 @@ class AsyncSandbox(Opening):
             on_stdout=on_stdout,
             on_stderr=on_stderr,
             on_result=on_result,
-            stdin=stdin.encode() if isinstance(stdin, str) else stdin,
+            stdin=encoded(stdin, self._encoding) if isinstance(stdin, str) else stdin,
         )
 
     def interrupt(self) -> None:
@@ -743,11 +744,4 @@ def _check_on_error(on_error: str) -> None:
 
 
 def _dead(info: SandboxInfo) -> SandboxEnded:
-    end = info.end
-    return SandboxEnded(
-        f"the sandbox {info.name or info.id} has ended: {info.how_it_ended()}",
-        sandbox=info.id,
-        reason=end and end.reason,
-        exit_code=end and end.exit_code,
-        signal=end and end.signal,
-    )
+    return ended_error(info, f"the sandbox {info.name or info.id} has ended: {info.how_it_ended()}")

@@ -16,13 +16,13 @@ from ramet.client._async.api import shared
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.sandbox import AsyncSandbox
 from ramet.client._backends._async import in_thread, poll
-from ramet.client._packages import SITE, download, own_packages, pack
+from ramet.client._packages import SITE, download, fingerprint, own_packages, pack
 from ramet.client._start import base_interpreter, interpreter
-from ramet.errors import InvalidRequest, RametError, TemplateError, Unforkable
+from ramet.errors import InvalidRequest, TemplateError, Unforkable
 from ramet.kernels import get as get_kernel
-from ramet.models.names import check_name, check_text
+from ramet.models.names import check_name, check_text, near
 from ramet.models.operations import Python
-from ramet.models.sandboxes import BUILT_IN, Snapshot, SnapshotList, SnapshotName, near
+from ramet.models.sandboxes import BUILT_IN, Snapshot, SnapshotList, SnapshotName
 from ramet.models.templates import KEY, Recipe, Template
 
 LOG_MAX = 65536
@@ -50,8 +50,11 @@ async def ensure(name: str, client: AsyncClient, *, fresh: bool = False) -> str:
     python = interpreter()
     kept = f"{kernel}-{recipe.hash(python, '', get_kernel(kernel).source)[:12]}"
     if fresh:
-        with contextlib.suppress(RametError):
+        try:
             await client.ask("snapshot.remove", SnapshotName.from_wire({"name": kept}).to_wire())
+        except InvalidRequest as error:
+            if error.code != "unknown_snapshot":
+                raise
     await _built(kept, name, recipe, python=python, client=client, progress=lambda _: None)
     client.templates[name] = kept
     return kept
@@ -93,9 +96,11 @@ async def build(
     asked = client or shared
     if kernel != "python" and from_ == "python":
         from_ = None
+    if from_ in BUILT_IN:
+        _check_same(from_, BUILT_IN[from_], kernel)
     recipe = Recipe.of(
         kernel=kernel,
-        source=None if from_ in BUILT_IN and BUILT_IN[from_] == kernel else from_,
+        source=None if from_ in BUILT_IN else from_,
         pip=pip,
         from_venv=from_venv,
         files=files,
@@ -146,8 +151,9 @@ async def _built(
     client: AsyncClient,
     progress: Callable[[str], object],
 ) -> Template:
-    source = None if recipe.source is None else await _content_of(recipe.source, client)
-    wanted = recipe.hash(python, source or "", get_kernel(recipe.kernel).source)
+    source = "" if recipe.source is None else await _content_of(recipe.source, recipe.kernel, client)
+    packages = await in_thread(lambda: fingerprint(own_packages())) if recipe.from_venv else None
+    wanted = recipe.hash(python, source, get_kernel(recipe.kernel).source, packages)
     found = await _find(kept, client)
     if found is not None:
         template = Template.from_snapshot(found)
@@ -165,12 +171,21 @@ async def _find(name: str, client: AsyncClient) -> Snapshot | None:
     return next((one for one in told if one.name == name), None)
 
 
-async def _content_of(source: str, client: AsyncClient) -> str:
+def _check_same(source: str, its: str | None, kernel: str) -> None:
+    if its is None:
+        raise InvalidRequest.of("from_", f"{source!r} has no kernel, and a template has one")
+    if its != kernel:
+        text = f"{source!r} has the kernel {its}, and what builds upon it has that too"
+        raise InvalidRequest.of("from_", text, hint=f"give kernel={its!r}")
+
+
+async def _content_of(source: str, kernel: str, client: AsyncClient) -> str:
     found = await _find(source, client)
     if found is None:
         told = SnapshotList.from_wire(await client.ask("snapshot.list")).snapshots
         hint = near(source, [*BUILT_IN, *[one.name for one in told]])
         raise InvalidRequest.of("from_", f"there is no template {source!r}", code="not_found", hint=hint)
+    _check_same(source, found.kernel and found.kernel.name, kernel)
     template = Template.from_snapshot(found)
     return f"{found.created}" if template is None else f"{template.hash} {found.created}"
 

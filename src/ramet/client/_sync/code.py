@@ -8,17 +8,18 @@ import dataclasses
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from ramet.client._backends._sync import deliver, poll
-from ramet.client._held import Held
+from ramet.client._held import Held, ended_error
 from ramet.client._kernel import Cell, Conversation
 from ramet.client._sync.streams import deadline_of, remaining
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, SandboxEnded, WaitTimeout
 from ramet.kernels import Kernel, get, names, register
 from ramet.models.executions import Execution, Result
-from ramet.models.names import check_text, check_variable
+from ramet.models.names import check_environment, check_text
 from ramet.models.sandboxes import per_child
 
 READY_S = 30.0
@@ -63,15 +64,6 @@ def check_seed(seed: object) -> int | None:
     if type(seed) is not int or not 0 <= seed < 1 << 64:
         raise InvalidRequest.of("seed", f"{seed!r:.40} is no number from 0 to 2**64 - 1")
     return seed
-
-
-def check_environment(env: Mapping[str, str] | None) -> dict[str, str]:
-    """`env` as variables. Raises InvalidRequest."""
-    if env is None:
-        return {}
-    if not isinstance(env, Mapping):
-        raise InvalidRequest.of("env", f"must be a mapping of text to text, not {type(env).__name__}")
-    return {check_variable(name): check_text(value, "env") for name, value in env.items()}
 
 
 class Code:
@@ -157,6 +149,7 @@ class Code:
                 raise self._dead()
             self._open_input(stdin)
             cell = self._cell = self._new_cell(None, (on_stdout, on_stderr))
+            cell.unheard = None if on_result is None else deque()
             self.running = cell.id
             request: dict[str, Any] = {"op": "run", "id": cell.id, "code": code}
             if context is not None:
@@ -179,6 +172,7 @@ class Code:
         cell, deadline = self._abandoned, deadline_of(INTERRUPT_S)
         if cell is None:
             return
+        cell.unheard = None
         for sink in (cell.out, cell.err):
             sink.callback = None
         self._cell = cell
@@ -227,13 +221,10 @@ class Code:
             self._poller = None
 
     def _until_done(self, cell: Cell, deadline: float | None, on_result: OnResult | None) -> Execution:
-        shown = 0
         while not cell.over:
             moved = self._step(deadline)
-            while shown < len(cell.results):
-                if on_result is not None:
-                    deliver(on_result, cell.results[shown])
-                shown += 1
+            while on_result is not None and cell.unheard:
+                deliver(on_result, cell.unheard.popleft())
             if self._talk.ended and not cell.over:
                 return self._died(cell)
             if not moved and deadline is not None and not remaining(deadline):
@@ -383,14 +374,7 @@ class Code:
     def _dead(self) -> SandboxEnded:
         why = self._await_end()
         info = self._held.info
-        end = info.end
-        return SandboxEnded(
-            f"the kernel of the sandbox {info.name or info.id} has ended: {why}",
-            sandbox=info.id,
-            reason=end and end.reason,
-            exit_code=end and end.exit_code,
-            signal=end and end.signal,
-        )
+        return ended_error(info, f"the kernel of the sandbox {info.name or info.id} has ended: {why}")
 
     @contextlib.contextmanager
     def _used(self) -> Any:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import Client
 from ramet.models.sandboxes import Snapshot, SnapshotList, SnapshotName
-from ramet.models.templates import KEY
+from ramet.models.templates import Template
 
 
 def list(*, client: Client | None = None) -> tuple[Snapshot, ...]:  # noqa: A001
     """All of them, by name, but those of templates (`ramet.templates.all_built`)."""
     told = SnapshotList.from_wire((client or shared).ask("snapshot.list")).snapshots
-    return tuple([one for one in told if KEY not in one.metadata])
+    return tuple([one for one in told if Template.from_snapshot(one) is None])
 
 
 def remove(name: str | Snapshot, *, client: Client | None = None) -> Snapshot:

@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ramet.client._backends._sync import in_thread, poll
-from ramet.client._packages import SITE, download, own_packages, pack
+from ramet.client._packages import SITE, download, fingerprint, own_packages, pack
 from ramet.client._start import base_interpreter, interpreter
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import Client
 from ramet.client._sync.sandbox import Sandbox
-from ramet.errors import InvalidRequest, RametError, TemplateError, Unforkable
+from ramet.errors import InvalidRequest, TemplateError, Unforkable
 from ramet.kernels import get as get_kernel
-from ramet.models.names import check_name, check_text
+from ramet.models.names import check_name, check_text, near
 from ramet.models.operations import Python
-from ramet.models.sandboxes import BUILT_IN, Snapshot, SnapshotList, SnapshotName, near
+from ramet.models.sandboxes import BUILT_IN, Snapshot, SnapshotList, SnapshotName
 from ramet.models.templates import KEY, Recipe, Template
 
 LOG_MAX = 65536
@@ -51,8 +51,11 @@ def ensure(name: str, client: Client, *, fresh: bool = False) -> str:
     python = interpreter()
     kept = f"{kernel}-{recipe.hash(python, '', get_kernel(kernel).source)[:12]}"
     if fresh:
-        with contextlib.suppress(RametError):
+        try:
             client.ask("snapshot.remove", SnapshotName.from_wire({"name": kept}).to_wire())
+        except InvalidRequest as error:
+            if error.code != "unknown_snapshot":
+                raise
     _built(kept, name, recipe, python=python, client=client, progress=lambda _: None)
     client.templates[name] = kept
     return kept
@@ -94,9 +97,11 @@ def build(
     asked = client or shared
     if kernel != "python" and from_ == "python":
         from_ = None
+    if from_ in BUILT_IN:
+        _check_same(from_, BUILT_IN[from_], kernel)
     recipe = Recipe.of(
         kernel=kernel,
-        source=None if from_ in BUILT_IN and BUILT_IN[from_] == kernel else from_,
+        source=None if from_ in BUILT_IN else from_,
         pip=pip,
         from_venv=from_venv,
         files=files,
@@ -145,8 +150,9 @@ def _built(
     client: Client,
     progress: Callable[[str], object],
 ) -> Template:
-    source = None if recipe.source is None else _content_of(recipe.source, client)
-    wanted = recipe.hash(python, source or "", get_kernel(recipe.kernel).source)
+    source = "" if recipe.source is None else _content_of(recipe.source, recipe.kernel, client)
+    packages = in_thread(lambda: fingerprint(own_packages())) if recipe.from_venv else None
+    wanted = recipe.hash(python, source, get_kernel(recipe.kernel).source, packages)
     found = _find(kept, client)
     if found is not None:
         template = Template.from_snapshot(found)
@@ -164,12 +170,21 @@ def _find(name: str, client: Client) -> Snapshot | None:
     return next((one for one in told if one.name == name), None)
 
 
-def _content_of(source: str, client: Client) -> str:
+def _check_same(source: str, its: str | None, kernel: str) -> None:
+    if its is None:
+        raise InvalidRequest.of("from_", f"{source!r} has no kernel, and a template has one")
+    if its != kernel:
+        text = f"{source!r} has the kernel {its}, and what builds upon it has that too"
+        raise InvalidRequest.of("from_", text, hint=f"give kernel={its!r}")
+
+
+def _content_of(source: str, kernel: str, client: Client) -> str:
     found = _find(source, client)
     if found is None:
         told = SnapshotList.from_wire(client.ask("snapshot.list")).snapshots
         hint = near(source, [*BUILT_IN, *[one.name for one in told]])
         raise InvalidRequest.of("from_", f"there is no template {source!r}", code="not_found", hint=hint)
+    _check_same(source, found.kernel and found.kernel.name, kernel)
     template = Template.from_snapshot(found)
     return f"{found.created}" if template is None else f"{template.hash} {found.created}"
 
