@@ -273,9 +273,11 @@ def test_a_script_can_be_piped_in_as_with_any_shell():
     assert ramet.run(["python3", "-"], stdin="print(6 * 7)").stdout == "42\n"
 
 
-def test_the_five_programs_of_the_quickstart_get_what_they_should():
+def test_the_five_programs_of_the_quickstart_get_what_they_should(own):
+    own.client().ping()  # what it makes, a template among it, stays with its daemon
     done = subprocess.run(
         [sys.executable, "-P", "-m", "ramet", "quickstart"],
+        env={**os.environ, "RAMET_RUNTIME_DIR": own.place},
         capture_output=True,
         check=False,
         timeout=55,

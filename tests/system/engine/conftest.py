@@ -1,5 +1,7 @@
 """One core for all victims of a module; the programs are compiled once a session."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -22,16 +24,55 @@ def victims_dir() -> Iterator[Path]:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("no C compiler to build the victims with")
-    with tempfile.TemporaryDirectory(prefix="ramet-victims-", dir="/tmp") as name:
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    with (
+        tempfile.TemporaryDirectory(prefix="ramet-victims-", dir="/tmp")
+        if run is None
+        else _shared(Path(f"/tmp/ramet-victims-{run}")) as name
+    ):
         out = Path(name)
         out.chmod(0o755)
 
         def build(source: Path) -> None:
-            subprocess.run([compiler, *FLAGS, "-o", out / source.stem, source], check=True)
+            if not (out / source.stem).exists():
+                subprocess.run([compiler, *FLAGS, "-o", out / source.stem, source], check=True)
 
-        with ThreadPoolExecutor(2) as pool:
+        with _locked(out), ThreadPoolExecutor(2) as pool:
             list(pool.map(build, sorted(_engine.SOURCES.glob("*.c"))))
         yield out
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _shared(directory: Path) -> Iterator[Path]:
+    """A directory that several test processes use. It goes with the first of them that nobody else is with.
+
+    Each has a file of its name in it for as long as it uses it.
+    """
+    mine = directory / f".{os.getpid()}"
+    while not mine.exists():
+        directory.mkdir(exist_ok=True)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            _locked(directory),
+        ):  # its last user took it away meanwhile
+            mine.touch()
+    try:
+        yield directory
+    finally:
+        mine.unlink()
+        with _locked(directory):
+            if not list(directory.glob(".*")):
+                shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="module", autouse=True)
