@@ -55,17 +55,20 @@ is_frozen(int pid)
   return tracer > 0 && tracer != getpid() && procfs_parent(tracer) == getppid();
 }
 
-/* Children of init that are no zombies: those it only has yet to wait for. */
+/* Children of init that are no zombies: those it only has yet to wait for. -1 with errno: they cannot be told. */
 static int
 living_children(int init_pid, int out[4])
 {
   int children[64], count = procfs_children(init_pid, children, 64), living = 0;
 
+  if (count < 0)
+    return -1;
   for (int i = 0; i < count && living < 4; i++) {
     int threads[2];
     char state = procfs_state(children[i]);
     /* The first thread of a process may end before the others. */
-    bool ended = state == 0 || (state == 'Z' && procfs_threads(children[i], threads, 2) < 2);
+    int left = state == 'Z' ? procfs_threads(children[i], threads, 2) : 2;
+    bool ended = state == 0 || (left >= 0 ? left < 2 : procfs_gone());
     if (!ended && !is_frozen(children[i]))
       out[living++] = children[i];
   }
@@ -79,16 +82,20 @@ check_alone(const struct capture *capture, struct err *err)
   int beside[4], count = living_children(capture->source->init_pid, beside);
   char name[32];
 
+  if (count < 0)
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "the sandbox's processes: %s", strerror(errno));
   for (int i = 0; i < count; i++)
     if (beside[i] != capture->pid) {
       procfs_name(beside[i], name);
       return capture_refuse(capture, err, "runs beside another process (%s)", name);
     }
-  if (procfs_children(capture->pid, beside, 1) > 0) {
-    procfs_name(beside[0], name);
-    return capture_refuse(capture, err, "has a child (%s)", name);
-  }
-  return 0;
+  count = procfs_children(capture->pid, beside, 1);
+  if (count < 0)
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "children of the process: %s", strerror(errno));
+  if (count == 0)
+    return 0;
+  procfs_name(beside[0], name);
+  return capture_refuse(capture, err, "has a child (%s)", name);
 }
 
 static int
@@ -100,12 +107,16 @@ find_process(struct capture *capture, struct err *err)
   if (fault_here(RAMET_STEP_FIND_PROCESSES, err) < 0)
     return -1;
   int count = living_children(capture->source->init_pid, children);
-  if (count < 1)
+  if (count < 0)
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "the sandbox's processes: %s", strerror(errno));
+  if (count == 0)
     return err_code(err, "unforkable", "no process runs in the sandbox");
   capture->pid = children[0];
   procfs_name(capture->pid, capture->name);
   snprintf(path, sizeof path, "/proc/%d/status", capture->pid);
   capture->status = procfs_read(path, NULL);
+  if (!capture->status && !procfs_gone())
+    return err_step(err, RAMET_STEP_FIND_PROCESSES, "%s: %s", path, strerror(errno));
   if (!capture->status)
     return err_code(err, "exiting", "the sandbox's process is exiting");
   /* Again when it stands still: this time so that a process in vfork(2) is not waited for. */

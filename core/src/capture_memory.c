@@ -67,7 +67,9 @@ size_of(int pid)
 bool
 capture_twin_is_whole(const struct capture *capture)
 {
-  return size_of(capture->pid) == size_of(capture->twin);
+  uint64_t size = size_of(capture->pid);
+
+  return size && size == size_of(capture->twin);
 }
 
 /* The parked twin has the same memory unless the guest has called exec since. Core traces it, so core forks it. */

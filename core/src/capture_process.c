@@ -355,8 +355,8 @@ put_auxv(struct capture *capture, struct err *err)
   return 0;
 }
 
-static void
-read_status(const struct capture *capture, struct image_process *process)
+static int
+read_status(const struct capture *capture, struct image_process *process, struct err *err)
 {
   const char *umask_text = procfs_field(capture->status, "Umask");
   const char *thp = procfs_field(capture->status, "THP_enabled");
@@ -366,7 +366,10 @@ read_status(const struct capture *capture, struct image_process *process)
   process->no_thp = thp && thp[0] == '0';
   snprintf(path, sizeof path, "/proc/%d/personality", capture->pid);
   cleanup_free char *personality = procfs_read(path, NULL);
-  process->personality = personality ? (uint32_t)strtoul(personality, NULL, 16) : 0;
+  if (!personality)
+    return err_step(err, RAMET_STEP_REGISTERS, "read %s: %s", path, strerror(errno));
+  process->personality = (uint32_t)strtoul(personality, NULL, 16);
+  return 0;
 }
 
 /* A child could not go where there is nothing, and is not to go where something else is. */
@@ -405,10 +408,9 @@ capture_process(struct capture *capture, struct err *err)
     return err_step(err, RAMET_STEP_REGISTERS, "read %s: %s", path, strerror(errno));
   process.pid = capture_tid_inside(capture->pid, name);
   read_layout(stat, &process);
-  read_status(capture, &process);
-  if (refuse_gone_directory(capture, err) < 0 || read_rlimits(capture->pid, &process, err) < 0 ||
-      ask_brk(capture, &process, err) < 0 || ask_itimers(capture, &process, err) < 0 ||
-      ask_features(capture, &process, err) < 0 ||
+  if (read_status(capture, &process, err) < 0 || refuse_gone_directory(capture, err) < 0 ||
+      read_rlimits(capture->pid, &process, err) < 0 || ask_brk(capture, &process, err) < 0 ||
+      ask_itimers(capture, &process, err) < 0 || ask_features(capture, &process, err) < 0 ||
       put_link(capture, "exe", 0, process.exe, sizeof process.exe, err) < 0)
     return -1;
   put_bytes(&capture->description, IMAGE_TAG_PROCESS, &process, sizeof process);

@@ -96,7 +96,9 @@ capture_timers(struct capture *capture, struct err *err)
 
   snprintf(path, sizeof path, "/proc/%d/timers", capture->pid);
   cleanup_free char *text = procfs_read(path, NULL);
-  for (char *at = text ? strstr(text, "ID: ") : NULL; at; at = strstr(at + 1, "\nID: ")) {
+  if (!text)
+    return err_step(err, RAMET_STEP_REGISTERS, "read %s: %s", path, strerror(errno));
+  for (char *at = strstr(text, "ID: "); at; at = strstr(at + 1, "\nID: ")) {
     if (count == IMAGE_TIMERS_MAX)
       return capture_refuse(capture, err, "has more than %d POSIX timers", IMAGE_TIMERS_MAX);
     found[count++] = at + (*at == '\n');

@@ -137,12 +137,20 @@ procfs_field(const char *text, const char *name)
   return NULL;
 }
 
+bool
+procfs_gone(void)
+{
+  return errno == ENOENT || errno == ESRCH;
+}
+
 static int
 read_numbers(const char *path, int *out, int count, int most)
 {
   char *text = procfs_read(path, NULL), *at = text;
 
-  while (at && *at && count < most) {
+  if (!text)
+    return procfs_gone() ? count : -1;
+  while (*at && count < most) {
     char *end;
     long number = strtol(at, &end, 10);
     if (end == at)
@@ -178,14 +186,16 @@ procfs_children(int pid, int *out, int most)
   int thread_count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
   char path[64];
 
-  for (int i = 0; i < thread_count; i++) {
+  if (thread_count < 0)
+    return procfs_gone() ? 0 : -1;
+  for (int i = 0; count >= 0 && i < thread_count; i++) {
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, threads[i]);
     count = read_numbers(path, out, count, most);
   }
   return count;
 }
 
-/* `name` of /proc/TID/status as a text, or NULL when the thread is gone. */
+/* `name` of /proc/TID/status as a text, or NULL with errno. */
 static const char *
 status_field(int tid, const char *name, char **text)
 {
@@ -193,6 +203,8 @@ status_field(int tid, const char *name, char **text)
 
   snprintf(path, sizeof path, "/proc/%d/status", tid);
   *text = procfs_read(path, NULL);
+  if (*text)
+    errno = EINVAL; /* of a status that lacks the field */
   return *text ? procfs_field(*text, name) : NULL;
 }
 
@@ -202,7 +214,7 @@ procfs_state(int tid)
   cleanup_free char *text = NULL;
   const char *state = status_field(tid, "State", &text);
 
-  return state ? *state : 0;
+  return state ? *state : procfs_gone() ? 0 : PROCFS_UNTOLD;
 }
 
 /* The name in field 2 may hold anything, so count behind it. */
@@ -226,11 +238,13 @@ thread_exits(int tid)
   char path[48];
   const char *pending = status_field(tid, "SigPnd", &text);
 
-  if (!pending || strtoull(pending, NULL, 16) & (1u << (SIGKILL - 1)))
+  if (!pending)
+    return procfs_gone();
+  if (strtoull(pending, NULL, 16) & (1u << (SIGKILL - 1)))
     return true;
   snprintf(path, sizeof path, "/proc/%d/stat", tid);
   cleanup_free char *stat = procfs_read(path, NULL);
-  return !stat || procfs_stat_field(stat, FLAGS_FIELD) & FLAG_EXITING;
+  return stat ? procfs_stat_field(stat, FLAGS_FIELD) & FLAG_EXITING : procfs_gone();
 }
 
 bool
@@ -238,6 +252,8 @@ procfs_exiting(int pid)
 {
   int threads[PROCFS_THREADS_MAX], count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
 
+  if (count < 0)
+    return procfs_gone();
   for (int i = 0; i < count; i++)
     if (!thread_exits(threads[i]))
       return false;
@@ -250,7 +266,7 @@ procfs_tracer(int tid)
   cleanup_free char *text = NULL;
   const char *tracer = status_field(tid, "TracerPid", &text);
 
-  return tracer ? atoi(tracer) : -1;
+  return tracer ? atoi(tracer) : procfs_gone() ? -1 : -2;
 }
 
 int

@@ -33,16 +33,20 @@ const struct procmap *procfs_find(const struct procmaps *maps, const char *name)
 /* The value behind "NAME:" in a text of such lines, or NULL. */
 const char *procfs_field(const char *text, const char *name);
 
-/* Direct children of a process, all its threads' together. */
+/* Whether what has just failed, by errno, did so because the process is no more. */
+bool procfs_gone(void);
+/* Direct children of a process, all its threads' together; -1 with errno: they cannot be told. One that is gone has
+ * none. */
 int procfs_children(int pid, int *out, int most);
 int procfs_threads(int pid, int *out, int most);
-/* One letter, proc(5); 0 when it is gone. */
+/* One letter, proc(5); 0 when it is gone, PROCFS_UNTOLD with errno when it cannot be told. */
+#define PROCFS_UNTOLD '?'
 char procfs_state(int tid);
 /* Fields of /proc/PID/stat by their number in proc(5). */
 uint64_t procfs_stat_field(const char *stat, int number);
 /* Whether all its threads have ended, or are about to: exit_group(2) and fatal signals give each a SIGKILL. */
 bool procfs_exiting(int pid);
-/* Who traces it: 0 nobody, -1 it is gone. */
+/* Who traces it: 0 nobody, -1 it is gone, -2 with errno: it cannot be told. */
 int procfs_tracer(int tid);
 int procfs_parent(int pid);
 /* The command's name, for messages. */

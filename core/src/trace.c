@@ -196,7 +196,7 @@ seize_thread(struct stopping *s, int pid, int tid)
   }
   int number = errno, tracer = procfs_tracer(tid);
   /* It has ended; or one of ours has just started it, and will tell. */
-  if (number == ESRCH || tracer < 0 || tracer == getpid())
+  if (number == ESRCH || tracer == -1 || tracer == getpid())
     return 0;
   if (tracer > 0)
     return refuse(s, "is traced by another process");
@@ -217,7 +217,7 @@ seize_new(struct stopping *s, int pid)
   int tids[TRACE_THREADS_MAX + 1], first = s->count;
   int found = procfs_threads(pid, tids, TRACE_THREADS_MAX + 1);
 
-  if (found < 0 && (errno == ENOENT || errno == ESRCH))
+  if (found < 0 && procfs_gone())
     return err_code(s->err, "exiting", "is exiting");
   if (found < 0)
     return err_step(s->err, RAMET_STEP_SEIZE, "threads of %d: %s", pid, strerror(errno));
