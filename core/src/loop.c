@@ -16,7 +16,7 @@ static struct deadline **heap;
 static int heap_count, heap_capacity;
 static uint64_t armed_at;
 static bool armed_ahead; /* it was armed for a moment to come: how late it fires tells of the machine */
-static bool near;
+static bool near; /* an exact deadline is so near that sleeping would miss it */
 static uint64_t awake_until;
 
 /* A processor that idles wakes up late, by 50 us on bare metal and by some milliseconds in a virtual machine. So the
@@ -84,13 +84,14 @@ next_wakeup(void)
   return at > ahead_ns ? at - ahead_ns : 1;
 }
 
+/* Not while the loop looks at the deadlines at each turn: a moment that has passed would wake it for that again. */
 static void
 arm(void)
 {
   uint64_t at = next_wakeup();
   struct itimerspec spec = {.it_value = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)}};
 
-  if (at == armed_at)
+  if (near || at == armed_at)
     return;
   armed_at = at;
   armed_ahead = at > loop_now();
@@ -145,8 +146,7 @@ learn_lateness(uint64_t late)
     ahead_ns = AHEAD_MAX_NS;
 }
 
-/* True while an exact deadline is so near that sleeping would miss it. */
-static bool
+static void
 fire_due(void)
 {
   uint64_t now = loop_now();
@@ -159,8 +159,8 @@ fire_due(void)
     deadline_clear(due);
     due->fire(due);
   }
+  near = now < awake_until || (heap_count && heap[0]->exact && heap[0]->at - now <= ahead_ns);
   arm();
-  return now < awake_until || (heap_count && heap[0]->exact && heap[0]->at - now <= ahead_ns);
 }
 
 static void
@@ -175,7 +175,7 @@ timer_ready(struct watch *watch, uint32_t events)
   if (armed_at && armed_ahead && armed_at < now)
     learn_lateness(now - armed_at);
   armed_at = 0;
-  near = fire_due();
+  near = true; /* what is due fires at the end of this turn */
 }
 
 static struct watch timer_watch = {timer_ready};
@@ -241,7 +241,7 @@ loop_run(bool (*idle)(void))
         watch->ready(watch, pending[pending_at].events);
     }
     if (near)
-      near = fire_due();
+      fire_due();
     busy = pending_count > 0 || idle();
   }
 }

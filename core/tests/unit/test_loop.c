@@ -4,7 +4,10 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tap.h"
 
@@ -135,6 +138,43 @@ static void
 a_deadline_is_never_early_and_one_brought_forward_counts(void)
 {
   CHECK(in_child(early_round));
+}
+
+static int times_set;
+
+/* In the place of libc's. */
+int
+timerfd_settime(int fd, int flags, const struct itimerspec *new, struct itimerspec *old)
+{
+  times_set++;
+  return (int)syscall(SYS_timerfd_settime, fd, flags, new, old);
+}
+
+static struct deadline exact = {.exact = true, .fire = note_time};
+
+/* Other deadlines come and go while the loop waits for the exact one. */
+static bool
+set_another(void)
+{
+  static struct deadline other;
+
+  deadline_set(&other, exact.at + 3600000000000);
+  return false;
+}
+
+static void
+exact_round(void)
+{
+  deadline_set(&exact, loop_now() + 900000); /* nearer than the timer is set ahead at first */
+  loop_run(set_another);
+  CHECK(fired_at >= exact.at);
+  CHECK(times_set == 1);
+}
+
+static void
+an_exact_deadline_is_polled_for_without_setting_the_timer_at_each_turn(void)
+{
+  CHECK(in_child(exact_round));
 }
 
 static struct deadline victim;
@@ -279,6 +319,7 @@ main(void)
 {
   RUN(deadlines_set_and_cleared_in_any_order_fire_in_the_order_of_time);
   RUN(a_deadline_is_never_early_and_one_brought_forward_counts);
+  RUN(an_exact_deadline_is_polled_for_without_setting_the_timer_at_each_turn);
   RUN(a_deadline_cleared_by_one_that_fires_does_not_fire);
   RUN(a_deadline_may_set_itself_again_and_zero_is_at_once);
   RUN(clearing_what_is_not_set_is_harmless);
