@@ -115,16 +115,14 @@ struct pie_mm {
 };
 
 /* What a stem is told for each child; the descriptors that come along are init's pidfd, the child's status socket,
- * the socket by which init hands descriptors to the child, and the nursery of its parked twin. */
+ * the socket by which init hands descriptors to the child, and the nursery of its parked twin. Or for a spare, a twin
+ * to be, whose one order comes over the first of them: the second is the page map of a child, to learn from, if
+ * `namespaces` is not zero. To that the stem gives no answer; the spare says its pid. */
 struct pie_spawn {
-  uint32_t park;
+  uint32_t spare;
   uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
   uint32_t fault;      /* as RAMET_TAG_FAULT, of the child */
 };
-
-/* As `park`: make a spare, a twin to be, whose one order comes over the first of the descriptors. The second is the
- * page map of a child, to learn from, if `namespaces` is not zero. The stem gives no answer; the spare says its pid. */
-#define PIE_SPARE 2u
 
 /* On the status socket of a child, and on the stem's own: step 0 is success. */
 struct pie_status {
@@ -161,7 +159,6 @@ struct pie_args {
   uint64_t filter;
   /* of a child, at work */
   volatile uint32_t waiting, go, confined, whole, leave;
-  uint32_t parked;
   /* of a stem that was forked from a twin: what its memory still holds of the restorer before */
   uint64_t old_region, old_length;
   int32_t status;

@@ -3,10 +3,10 @@
  * snapshot stood.
  *
  *   pie_stem    gives up core's memory, maps and fills the guest's, then waits for orders; never runs the guest
- *   order       enter the sandbox's pid namespace, clone a passage that shares memory, which forks the child with
- *               its old pid and exits: so the child's parent is the sandbox's init
- *   parked      the same with a twin: the stem forks the twin, and the passage's child shares the twin's memory.
- *               The twin stays behind, stopped by ptrace for ever: a live fork is a fork of it that copies no page
+ *   order       the stem forks a twin
+ *   twin        enters the sandbox's pid namespace and clones a passage that shares memory, which clones the child with
+ *               its old pid and exits: so the child's parent is the sandbox's init, and its memory is the twin's. The
+ *               twin stays behind, stopped by ptrace for ever: a live fork is a fork of it that copies no page
  *   spare       a twin made ahead, at leisure: it has the copy of the memory, warm, and waits for the order
  *   child       descriptors from init, namespaces, threads with their old tids; capabilities, no_new_privs, seccomp
  *               last; rt_sigreturn
@@ -717,11 +717,9 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   /* No thread runs the guest before the first has closed the status socket, and before the twin stands still: what
    * shares its memory may not run while it does. */
   if (first) {
-    if (args->parked) {
-      uint8_t byte;
-      if (SYS6(SYS_recvfrom, args->status, &byte, 1, 0, 0, 0) != 1)
-        SYS1(SYS_exit_group, 111);
-    }
+    uint8_t byte;
+    if (SYS6(SYS_recvfrom, args->status, &byte, 1, 0, 0, 0) != 1)
+      SYS1(SYS_exit_group, 111);
     pie_report(args->status, 0, 0, 0);
     SYS1(SYS_close, args->status);
     SYS2(SYS_munmap, args->region + args->kept_length, args->region_length - args->kept_length);
@@ -811,14 +809,14 @@ clear_clone(struct clone_args *clone)
 }
 
 PIE_CODE static __attribute__((noinline, noreturn, used)) void
-pie_parked_entry(struct pie_args *args, int32_t *fds)
+pie_child_entry(struct pie_args *args, int32_t *fds)
 {
   pie_child(args, fds[0], fds[1], fds[2], (uint32_t)fds[4]);
 }
 
-/* Runs in the passage, which shares its maker's memory while that sleeps (CLONE_VFORK). */
+/* Runs in the passage, which shares the twin's memory while that sleeps (CLONE_VFORK). */
 PIE_INLINE long
-clone_child(struct pie_args *args, int32_t *fds, int share)
+clone_child(struct pie_args *args, int32_t *fds)
 {
   struct pie_thread *thread = (struct pie_thread *)args->threads;
   struct clone_args clone;
@@ -829,12 +827,6 @@ clone_child(struct pie_args *args, int32_t *fds, int share)
   clone.exit_signal = 17; /* SIGCHLD */
   clone.set_tid = (uint64_t)&tid;
   clone.set_tid_size = 1;
-  if (!share) {
-    pid = SYS2(SYS_clone3, &clone, sizeof clone);
-    if (pid == 0)
-      pie_child(args, fds[0], fds[1], fds[2], (uint32_t)fds[4]);
-    return pid;
-  }
   clone.flags = CLONE_VM;
   clone.stack = thread->stack_top - PIE_STACK_BYTES;
   clone.stack_size = PIE_STACK_BYTES - 64;
@@ -846,7 +838,7 @@ clone_child(struct pie_args *args, int32_t *fds, int share)
                    "xor %%ebp, %%ebp\n\t"
                    "mov %%r12, %%rdi\n\t"
                    "mov %%r13, %%rsi\n\t"
-                   "call pie_parked_entry\n\t"
+                   "call pie_child_entry\n\t"
                    "hlt\n"
                    "1:"
                    : "=a"(pid)
@@ -857,7 +849,7 @@ clone_child(struct pie_args *args, int32_t *fds, int share)
 
 /* The child as init's: made by a passage inside the pid namespace, which exits at once. Its number, or an error. */
 PIE_CODE static __attribute__((noinline)) long
-pie_place(struct pie_args *args, int32_t *fds, int share, int *step)
+pie_place(struct pie_args *args, int32_t *fds, int *step)
 {
   struct clone_args clone;
   int32_t tid = args->passage_tid;
@@ -880,13 +872,13 @@ pie_place(struct pie_args *args, int32_t *fds, int share, int *step)
   clone.set_tid_size = 1;
   long passage = SYS2(SYS_clone3, &clone, sizeof clone);
   if (passage == 0) {
-    pid = clone_child(args, fds, share);
+    pid = clone_child(args, fds);
     for (;;)
       SYS1(SYS_exit, 0);
   }
   if (passage > 0)
     SYS4(SYS_wait4, passage, 0, __WALL, 0);
-  /* Else the stem would keep the namespace of its last child's sandbox alive, and a twin fork into it. */
+  /* Else the twin would keep the sandbox's namespace alive, and its forks, stems to be, would come to be in there. */
   SYS2(SYS_setns, args->own_pidns, CLONE_NEWPID);
   return passage < 0 ? passage : pid;
 }
@@ -898,9 +890,8 @@ pie_twin(struct pie_args *args, int32_t *fds)
 {
   int step;
 
-  args->parked = 1;
   SYS2(SYS_prctl, PR_SET_PDEATHSIG, 9 /* SIGKILL */);
-  long pid = pie_place(args, fds, 1, &step);
+  long pid = pie_place(args, fds, &step);
   /* Before init can notice that the socket to the child has closed. */
   if (pid < 0)
     pie_fail(fds[3], step, pid);
@@ -929,7 +920,7 @@ fork_twin(struct pie_args *args, int32_t *fds)
 
 /* One order with its descriptors, above the guest's numbers. 0, or -1: nobody is there to order anything. */
 PIE_CODE static __attribute__((noinline)) int
-pie_receive_order(struct pie_args *args, int socket, uint32_t *park, int32_t *fds)
+pie_receive_order(struct pie_args *args, int socket, uint32_t *spare, int32_t *fds)
 {
   struct pie_spawn order;
 
@@ -943,7 +934,7 @@ pie_receive_order(struct pie_args *args, int socket, uint32_t *park, int32_t *fd
     fds[i] = (int32_t)high;
   }
   fds[PIE_SPAWN_FDS] = (int32_t)order.namespaces;
-  *park = order.park;
+  *spare = order.spare;
   args->fault = order.fault;
   return 0;
 }
@@ -953,7 +944,7 @@ PIE_CODE static __attribute__((noinline, noreturn)) void
 pie_spare(struct pie_args *args, int32_t *fds)
 {
   int32_t socket = fds[0];
-  uint32_t park;
+  uint32_t spare;
 
   SYS2(SYS_prctl, PR_SET_PDEATHSIG, 9 /* SIGKILL */);
   SYS1(SYS_close, args->control);
@@ -963,7 +954,7 @@ pie_spare(struct pie_args *args, int32_t *fds)
   pie_warm(args);
   pie_report(socket, 0, 0, SYS0(SYS_getpid)); /* what it takes is weighed */
   /* That core has closed its end without having read this is told first, and once; the order is still there. */
-  if (pie_receive_order(args, socket, &park, fds) < 0 && pie_receive_order(args, socket, &park, fds) < 0)
+  if (pie_receive_order(args, socket, &spare, fds) < 0 && pie_receive_order(args, socket, &spare, fds) < 0)
     for (;;)
       SYS1(SYS_exit_group, 0);
   SYS1(SYS_close, socket);
@@ -984,13 +975,12 @@ make_spare(struct pie_args *args, int32_t *fds)
 }
 
 PIE_CODE static __attribute__((noinline)) void
-pie_order(struct pie_args *args, int32_t *fds, uint32_t park)
+pie_order(struct pie_args *args, int32_t *fds)
 {
-  int step = RAMET_STEP_CHILD_CLONE;
-  long pid = park ? fork_twin(args, fds) : pie_place(args, fds, 0, &step);
+  long pid = fork_twin(args, fds);
 
   if (pid < 0)
-    pie_report(args->control, step, pid, 0);
+    pie_report(args->control, RAMET_STEP_CHILD_CLONE, pid, 0);
   else
     pie_report(args->control, 0, 0, pid);
 }
@@ -1002,14 +992,14 @@ pie_serve(struct pie_args *args)
   pie_report(args->control, 0, 0, SYS0(SYS_getpid));
   for (;;) {
     int32_t fds[PIE_SPAWN_FDS + 1];
-    uint32_t park;
-    if (pie_receive_order(args, args->control, &park, fds) < 0)
+    uint32_t spare;
+    if (pie_receive_order(args, args->control, &spare, fds) < 0)
       for (;;)
         SYS1(SYS_exit_group, 0);
-    if (park == PIE_SPARE)
+    if (spare)
       make_spare(args, fds);
     else
-      pie_order(args, fds, park);
+      pie_order(args, fds);
     args->fault = 0;
     for (int i = 0; i < PIE_SPAWN_FDS; i++)
       SYS1(SYS_close, fds[i]);

@@ -767,17 +767,16 @@ send_order(int control, struct pie_spawn order, const int fds[PIE_SPAWN_FDS])
 int
 stem_order(int control, int init_pidfd, int status, int descriptors, int nursery, enum ramet_step fault)
 {
-  /* A descriptor in every place: without a nursery the stem closes what stands for it. */
-  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors, nursery >= 0 ? nursery : status};
+  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors, nursery};
 
-  return send_order(control, (struct pie_spawn){.park = nursery >= 0, .namespaces = NAMESPACES, .fault = fault},
-                    fds);
+  return send_order(control, (struct pie_spawn){.namespaces = NAMESPACES, .fault = fault}, fds);
 }
 
 int
 stem_order_spare(int control, int spare, int pagemap)
 {
+  /* A descriptor in every place: the stem closes what only stands there. */
   const int fds[PIE_SPAWN_FDS] = {spare, pagemap >= 0 ? pagemap : spare, spare, spare};
 
-  return send_order(control, (struct pie_spawn){.park = PIE_SPARE, .namespaces = pagemap >= 0}, fds);
+  return send_order(control, (struct pie_spawn){.spare = 1, .namespaces = pagemap >= 0}, fds);
 }

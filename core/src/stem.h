@@ -33,8 +33,7 @@ int stem_adopt(const struct stem_plan *plan, const struct stem_adoption *adoptio
 int stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_length, int *pid, int *control,
               struct err *err) MUST_CHECK;
 
-/* Orders a child, and with a `nursery` (the twin's end, or -1) a parked twin for it; the stem answers with struct
- * pie_status, in order. */
+/* Orders a child and its parked twin, whose end `nursery` is; the stem answers with struct pie_status, in order. */
 int stem_order(int control, int init_pidfd, int status, int descriptors, int nursery,
                enum ramet_step fault) MUST_CHECK;
 /* Orders a spare, which takes one order of a child with a twin from the other end of `spare`, and answers nothing.
