@@ -190,7 +190,7 @@ def host() -> Iterator[Path]:
 
 
 def test_init_writes_nothing_into_a_directory_of_the_hosts(engine: Engine, host: Path) -> None:
-    """What it makes of its own accord, the machine's id and files without a name, is in the sandbox's own layer."""
+    """The machine's id and files without a name, which it makes by itself, are in the sandbox's layer."""
     places = [host / "etc", host / "tmp"]
     machine = places[0] / "machine-id"
     for place in places:
