@@ -269,9 +269,9 @@ write_named(struct writing *w, struct err *err)
 }
 
 /* A periodic timer that has expired stands still until somebody looks at it: only then its ticks are counted, and it
- * is set again. Until then /proc shows no time left, as for one that is off. */
+ * is set again. /proc does not look: there it may show no time left, as one that is off, at any moment. */
 static int
-settle_timer(struct writing *w, struct err *err)
+write_timerfd(struct writing *w, struct err *err)
 {
   cleanup_fd int copy = fd_take_copy(w);
   struct itimerspec spec;
@@ -282,27 +282,15 @@ settle_timer(struct writing *w, struct err *err)
   snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", w->capture->pid, w->fd->number);
   free(w->fd->info);
   w->fd->info = procfs_read(path, NULL);
-  return w->fd->info ? 0 : err_step(err, RAMET_STEP_DESCRIPTORS, "%s: %s", path, strerror(errno));
-}
-
-static int
-write_timerfd(struct writing *w, struct err *err)
-{
-  if (settle_timer(w, err) < 0)
-    return -1;
-  const char *value = procfs_field(w->fd->info, "it_value");
-  const char *interval = procfs_field(w->fd->info, "it_interval");
-  unsigned long long seconds, nanoseconds;
-
+  if (!w->fd->info)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "%s: %s", path, strerror(errno));
+  if (!procfs_field(w->fd->info, "clockid") || !procfs_field(w->fd->info, "ticks"))
+    return fd_refuse(w, err, "a timer that /proc does not describe");
   w->out.kind = IMAGE_TIMERFD;
   w->out.value[0] = info_number(w->fd, "clockid", 10);
   w->out.value[1] = info_number(w->fd, "ticks", 10);
-  if (!value || !interval || sscanf(value, "(%llu, %llu)", &seconds, &nanoseconds) != 2)
-    return fd_refuse(w, err, "a timer that /proc does not describe");
-  w->out.value[2] = seconds * 1000000000u + nanoseconds;
-  if (sscanf(interval, "(%llu, %llu)", &seconds, &nanoseconds) != 2)
-    return fd_refuse(w, err, "a timer that /proc does not describe");
-  w->out.value[3] = seconds * 1000000000u + nanoseconds;
+  w->out.value[2] = (uint64_t)spec.it_value.tv_sec * 1000000000u + (uint64_t)spec.it_value.tv_nsec;
+  w->out.value[3] = (uint64_t)spec.it_interval.tv_sec * 1000000000u + (uint64_t)spec.it_interval.tv_nsec;
   return 0;
 }
 
