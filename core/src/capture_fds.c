@@ -291,6 +291,9 @@ write_timerfd(struct writing *w, struct err *err)
   w->out.value[1] = info_number(w->fd, "ticks", 10);
   w->out.value[2] = (uint64_t)spec.it_value.tv_sec * 1000000000u + (uint64_t)spec.it_value.tv_nsec;
   w->out.value[3] = (uint64_t)spec.it_interval.tv_sec * 1000000000u + (uint64_t)spec.it_interval.tv_nsec;
+  /* It has expired once more since: one that is off has no ticks. */
+  if (w->out.value[1] && !w->out.value[2])
+    w->out.value[2] = w->out.value[3];
   return 0;
 }
 

@@ -281,17 +281,22 @@ VICTIM(event_counters, "counters of events: plain, as a semaphore, and large")
 VICTIM(timer, "a timer that has expired unread, and goes on; and one that is far away")
 {
   int periodic = timerfd_create(CLOCK_MONOTONIC, 0), far = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+  int rapid = timerfd_create(CLOCK_MONOTONIC, 0); /* it has expired again before anybody can look twice */
   const struct itimerspec often = {{0, 20000000}, {0, 1000000}}, hour = {{0, 0}, {3600, 0}};
+  const struct itimerspec always = {{0, 1000}, {0, 1000}};
   struct itimerspec left;
   uint64_t ticks;
 
   NEED(timerfd_settime(periodic, 0, &often, NULL) == 0 && timerfd_settime(far, 0, &hour, NULL) == 0);
+  NEED(timerfd_settime(rapid, 0, &always, NULL) == 0);
   struct timespec moment = {0, 50000000};
   nanosleep(&moment, NULL);
   ready();
   await_go();
   CHECK(read(periodic, &ticks, 8) == 8 && ticks >= 2, "%lu ticks", ticks);
   CHECK(read(periodic, &ticks, 8) == 8 && ticks >= 1, "it ticks no more");
+  for (int i = 0; i < 2; i++)
+    CHECK(read(rapid, &ticks, 8) == 8 && ticks >= 1, "the rapid one ticks no more");
   timerfd_gettime(far, &left);
   CHECK(left.it_value.tv_sec > 3000 && left.it_value.tv_sec <= 3600, "%ld seconds are left",
         (long)left.it_value.tv_sec);
