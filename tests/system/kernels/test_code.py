@@ -392,6 +392,7 @@ def test_a_shell_keeps_its_variables_functions_and_directory():
             assert {child.run_code("f 3").stdout for child in children} == {"8\n"}
             assert len({child.run_code("echo $RANDOM $SRANDOM").stdout for child in children}) == 20
         assert shell.run_code("sleep 60", timeout=0.2).reason == "timeout"
+        assert shell.run_code("set -eu\necho $nope\necho not").stdout == ""
         assert shell.run_code("echo $x").stdout == "5\n"
 
 
@@ -405,3 +406,7 @@ def test_node_keeps_its_names(monkeypatch):
         with node.fork(10) as children:
             draw = "Math.random() + require('crypto').randomUUID()"
             assert len({child.run_code(draw).text for child in children}) == 10
+            for one in (node, children[0]):
+                done = one.run_code("await 1; while (true) {}", timeout=0.2)
+                assert (done.reason, done.state_kept) == ("timeout", True)
+                assert one.run_code("list").text == "[ 1, 2 ]"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ramet import kernels
 
-LIMIT_S = 4
+LIMIT_S = 10
 
 
 class Driven:
