@@ -437,6 +437,38 @@ def test_code_without_builtins_harms_only_itself(python):
     assert python.text("6 * 7") == "42"
 
 
+DISMANTLING = {
+    "os": "import os; os.read = os.write = os.getpid = os._exit = None",
+    "json": """
+        import json
+        json.JSONEncoder.encode = json.JSONEncoder.iterencode = json.encoder.c_make_encoder = None
+        json.JSONDecoder.decode = json.JSONDecoder.raw_decode = json.dumps = json.loads = None
+    """,
+    "signal": """
+        import linecache, signal, traceback
+        signal.signal = signal.getsignal = signal.SIGINT = linecache.cache = linecache.getline = None
+        traceback.TracebackException = traceback.format_exception = None
+    """,
+    "sys": """
+        import sys
+        sys.getrecursionlimit = sys.setrecursionlimit = sys.stdout = sys.stderr = sys._getframe = None
+    """,
+}
+
+
+@pytest.mark.parametrize("code", DISMANTLING.values(), ids=DISMANTLING)
+def test_code_that_takes_the_standard_library_apart_disarms_itself_alone(python, code):
+    python.run("import time")
+    assert python.run(cell(code))["reason"] == "ok"
+    assert python.text("5 + 5") == "10"
+    assert python.run("1/0")["error"]["name"] == "ZeroDivisionError"
+    assert python.fork(1)["epoch"] == 1
+    assert python.interrupted("open(1, 'wb', 0, closefd=False).write(b'begun'); time.sleep(100)")[
+        "reason"
+    ] == ("interrupted")
+    assert python.text("6") == "6"
+
+
 def test_directory_and_environment_stay_changed(python, tmp_path):
     python.run(f"import os; os.chdir({str(tmp_path)!r}); os.environ['SET'] = 'here'")
     assert python.text("os.getcwd(), os.environ['SET']") == repr((str(tmp_path), "here"))

@@ -51,15 +51,36 @@ _FUTURES = 0x1FF0000
 _COROUTINE = 0x80
 _ASYNC_GENERATOR = 0x200
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-_decode = json.JSONDecoder().decode
+# Names of the kernel's own for what it cannot be without: code may put anything in their places.
+_quote = json.encoder.encode_basestring_ascii
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+# By position: no circles are looked for, repr for what is unknown, no indent; unsorted, no key skipped, NaN.
+_chunks: Any = sys.modules["_json"].make_encoder(None, repr, _quote, None, ":", ",", 0, 0, 1)
+_read, _write, _getpid, _exit = os.read, os.write, os.getpid, os._exit
+_get_limit, _set_limit = sys.getrecursionlimit, sys.setrecursionlimit
+_sources = linecache.cache
 # Below signal.getsignal(), which makes an enum of each answer.
 _getsignal: Callable[[int], Any] = sys.modules["_signal"].getsignal
-_quote = json.encoder.encode_basestring_ascii
+_setsignal: Callable[[int, Any], Any] = sys.modules["_signal"].signal
+_SIGINT, _SIGURG = int(signal.SIGINT), int(signal.SIGURG)
 _type_name = type.__dict__["__name__"].__get__
 _plain = str.__str__
 """An exact str, also of a subclass, whose methods are the code's."""
 _PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, dict, set, frozenset, complex, type})
+
+
+def _encode(value: Any) -> str:
+    return "".join(_chunks(value, 0))
+
+
+def _decode(text: str) -> Any:
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON") from None
+    if end != len(text):
+        raise ValueError("more than JSON")
+    return value
 
 
 class StdinNotImplementedError(NotImplementedError):
@@ -103,7 +124,7 @@ class Channel:
             self.number = os.dup(descriptor)
         os.close(descriptor)
         self.socket = _socket.socket(fileno=self.number)
-        self.pid = os.getpid()
+        self.pid = _getpid()
         self.epoch = 0
         self.gathered: list[bytes] = []
         self.lock = threading.RLock()
@@ -115,7 +136,7 @@ class Channel:
         size = 0
         while True:
             try:
-                packet = os.read(self.number, PACKET + 1)
+                packet = _read(self.number, PACKET + 1)
             except ConnectionResetError:
                 return None
             except OSError as error:
@@ -145,7 +166,7 @@ class Channel:
 
     def send(self, event: dict[str, Any]) -> None:
         """Send one event; nothing in a process that a cell has forked off."""
-        if os.getpid() != self.pid:
+        if _getpid() != self.pid:
             return
         self.send_encoded(_encode(event), urgent=event["event"] == "forked")
 
@@ -182,7 +203,7 @@ class Channel:
 
     def _write(self, packet: bytes) -> None:
         try:
-            os.write(self.number, packet)
+            _write(self.number, packet)
         except (BrokenPipeError, ConnectionResetError):
             raise SystemExit(0) from None
         except OSError as error:
@@ -191,9 +212,9 @@ class Channel:
     def lost(self, error: OSError) -> NoReturn:
         """End the process: the channel was closed by what runs in it."""
         try:
-            os.write(2, f"ramet_kernel: the code has closed the kernel's channel ({error})\n".encode())
+            _write(2, f"ramet_kernel: the code has closed the kernel's channel ({error})\n".encode())
         finally:
-            os._exit(CHANNEL_CLOSED)
+            _exit(CHANNEL_CLOSED)
 
     def leave(self) -> None:
         """Close the channel in a process that a cell has forked off."""
@@ -1168,7 +1189,7 @@ class Kernel:
         """Answer requests until the channel ends."""
         self.install()
         version = ".".join(map(str, sys.version_info[:3]))
-        self.channel.send({"event": "ready", "language": "python", "version": version, "pid": os.getpid()})
+        self.channel.send({"event": "ready", "language": "python", "version": version, "pid": _getpid()})
         while True:
             message = self.channel.receive()
             if message is None:
@@ -1363,16 +1384,16 @@ class Kernel:
 
     def finish(self, cell: Cell) -> None:
         """Put right what the code may have left, and tell the end of `cell`."""
-        limit = sys.getrecursionlimit()
+        limit = _get_limit()
         if limit < 1000:
-            sys.setrecursionlimit(1000)
+            _set_limit(1000)
         error = cell.error
-        if os.getpid() != self.channel.pid:
+        if _getpid() != self.channel.pid:
             self.end_of_child(error)
-        if _getsignal(signal.SIGINT) != self.on_interrupt:
-            signal.signal(signal.SIGINT, self.on_interrupt)
-        if _getsignal(signal.SIGURG) != self.on_urgent:
-            signal.signal(signal.SIGURG, self.on_urgent)
+        if _getsignal(_SIGINT) != self.on_interrupt:
+            _setsignal(_SIGINT, self.on_interrupt)
+        if _getsignal(_SIGURG) != self.on_urgent:
+            _setsignal(_SIGURG, self.on_urgent)
         if sys.modules.get("__main__") is not self.main.module:
             sys.modules["__main__"] = self.main.module
         self.streams.flush()
@@ -1389,7 +1410,7 @@ class Kernel:
         else:
             self.finish_otherwise(cell, error)
         if limit < 1000:
-            sys.setrecursionlimit(limit)
+            _set_limit(limit)
 
     @staticmethod
     def find_generators() -> None:
@@ -1431,7 +1452,7 @@ class Kernel:
             _note("\n".join(_format(error)))
             status = 1
         self.streams.flush()
-        os._exit(status)
+        _exit(status)
 
     def emit(self, data: dict[str, str], *, main: bool) -> None:
         """Send a result of the running cell."""
@@ -1443,13 +1464,13 @@ class Kernel:
         source = cell.source
         # Without its newline, the last line gets its carets one column off.
         lines = (source + "\n").splitlines(keepends=True)
-        linecache.cache[cell.filename] = (len(source), None, lines, cell.filename)
+        _sources[cell.filename] = (len(source), None, lines, cell.filename)
         self.kept.append((cell.filename, len(source)))
         self.kept_size += len(source) + 200
         while self.kept_size > SOURCES_MAX and len(self.kept) > 1:
             filename, size = self.kept.pop(0)
             self.kept_size -= size + 200
-            linecache.cache.pop(filename, None)
+            _sources.pop(filename, None)
 
     # signals
 
@@ -1479,7 +1500,7 @@ class Kernel:
 
     def on_urgent(self, number: int, frame: types.FrameType | None) -> None:
         """SIGURG: the sandbox was forked, perhaps. An idle kernel reads of it next anyway."""
-        if not self.busy or self.in_duties or os.getpid() != self.channel.pid:
+        if not self.busy or self.in_duties or _getpid() != self.channel.pid:
             return
         while self.channel.fork_is_told():
             message = self.channel.receive()
@@ -1557,8 +1578,8 @@ class Kernel:
             if name in sys.modules:
                 action(sys.modules[name])
         os.register_at_fork(after_in_child=self.channel.leave)
-        signal.signal(signal.SIGINT, self.on_interrupt)
-        signal.signal(signal.SIGURG, self.on_urgent)
+        _setsignal(_SIGINT, self.on_interrupt)
+        _setsignal(_SIGURG, self.on_urgent)
         self.builtins = dict(vars(builtins))
 
     def restore_builtins(self) -> None:
