@@ -5,6 +5,7 @@
 #include "victim.h"
 
 #include <asm/prctl.h>
+#include <poll.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -39,6 +40,18 @@ tell(void)
     extra += fcntl(fd, F_GETFD) >= 0;
   say("descriptors %d", extra);
   say("END");
+}
+
+/* For guests that do not rest: they answer between two rounds. */
+static void
+tell_if_asked(void)
+{
+  struct pollfd word = {.fd = 0, .events = POLLIN};
+
+  if (poll(&word, 1, 0) != 1)
+    return;
+  await_go();
+  tell();
 }
 
 static void
@@ -307,6 +320,7 @@ VICTIM(forks, "forks all the time")
     if (child == 0)
       _exit(0);
     waitpid(child, NULL, 0);
+    tell_if_asked();
   }
 }
 
@@ -318,6 +332,7 @@ VICTIM(vforks, "calls vfork all the time")
     if (child == 0)
       _exit(0);
     waitpid(child, NULL, 0);
+    tell_if_asked();
   }
 }
 
@@ -326,6 +341,7 @@ VICTIM(execs, "executes itself all the time")
   if (!getenv("AGAIN"))
     ready();
   setenv("AGAIN", "1", 1);
+  tell_if_asked();
   execl("/proc/self/exe", "hostile", "execs", (char *)NULL);
 }
 
@@ -351,8 +367,10 @@ VICTIM(maps, "four threads map, protect and unmap all the time")
   for (int i = 0; i < 4; i++)
     start(&thread, map_and_unmap, NULL);
   ready();
-  for (;;)
-    pause();
+  for (;;) {
+    await_go();
+    tell();
+  }
 }
 
 static void *
@@ -371,8 +389,10 @@ VICTIM(signals_itself, "two threads send it signals all the time")
   for (int i = 0; i < 2; i++)
     start(&thread, kill_self, (void *)(intptr_t)getpid());
   ready();
-  for (;;)
-    pause();
+  for (;;) {
+    await_go();
+    tell();
+  }
 }
 
 VICTIM(stops_itself, "stops itself, and another process lets it go on, all the time")
@@ -383,6 +403,8 @@ VICTIM(stops_itself, "stops itself, and another process lets it go on, all the t
     for (;;)
       kill(self, SIGCONT);
   ready();
-  for (;;)
+  for (;;) {
     raise(SIGSTOP);
+    tell_if_asked();
+  }
 }

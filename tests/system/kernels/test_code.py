@@ -166,9 +166,16 @@ def test_code_that_does_not_heed_an_interrupt_ends_with_its_sandbox(python):
 def test_an_interrupt_ends_what_runs_and_nothing_else(python):
     python.interrupt()
     assert python.run_code("x = 1; x").text == "1"
-    timer = threading.Timer(0.2, python.interrupt)
-    timer.start()
-    assert python.run_code("import time; time.sleep(60)").reason == "interrupted"
+    code = "print(1, flush=True); import time; time.sleep(60)"
+    started, interrupted = threading.Event(), []
+    thread = threading.Thread(
+        target=lambda: interrupted.append(python.run_code(code, on_stdout=lambda _: started.set()))
+    )
+    thread.start()
+    assert started.wait(GRACE_S)
+    python.interrupt()
+    thread.join(GRACE_S)
+    assert [done.reason for done in interrupted] == ["interrupted"]
     assert python.run_code("x").text == "1"
 
 
@@ -217,15 +224,24 @@ def test_a_kernel_that_dies_says_how(python, code, how):
     assert how in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "garbage", ["b'\\x02not json'", "b'\\xff'", "b'\\x02[]'", 'b\'\\x02{"event":"done","id":"?"}\'']
-)
+SEND = "import ramet_kernel, os; os.write(ramet_kernel._kernel.channel.number, {})"
+
+
+@pytest.mark.parametrize("garbage", ["b'\\x02not json'", "b'\\xff'", "b'\\x02[]'"])
 def test_garbage_on_the_channel_ends_that_sandbox_alone(python, garbage):
     with python.fork() as other:
-        send = f"import ramet_kernel, os; os.write(ramet_kernel._kernel.channel.number, {garbage})"
-        done = python.run_code(send + "; import time; time.sleep(60)", timeout=3)
-        assert not done.ok
+        code = f"{SEND.format(garbage)}; import time; time.sleep(60)"
+        done = python.run_code(code, timeout=GRACE_S)
+        assert (done.reason, done.state_kept) == ("died", False)
+        assert "no kernel says" in done.error.value
         assert other.run_code("1 + 1").text == "2"
+
+
+def test_the_end_of_a_cell_that_nobody_has_begun_is_ignored(python):
+    unknown = b'\2{"event":"done","id":"?","reason":"ok","text":"7","error":null,"epoch":0}'
+    done = python.run_code(f"{SEND.format(unknown)}; 5")
+    assert (done.reason, done.text) == ("ok", "5")
+    assert python.run_code("6").text == "6"
 
 
 def test_a_fork_in_a_cell_never_answers_for_the_kernel(python):
@@ -299,15 +315,23 @@ def test_a_seed_has_children_repeat_themselves(python):
 @pytest.mark.parametrize(
     "work",
     [
-        "while time.monotonic() < end: pass",
-        "time.sleep(end - time.monotonic())",
-        "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 600_000)",
+        "while not over(): pass",
+        "while not over(): time.sleep(0.05)",
+        "while not over(): hashlib.pbkdf2_hmac('sha256', b'x', b'y', 50_000)",
     ],
 )
 def test_code_that_runs_at_a_fork_ends_in_both(python, work):
-    python.run_code("import hashlib, random, time")
+    # The work lasts until the forks are made, however long that takes, and in the parent until it is told.
+    python.run_code(
+        "import hashlib, random, ramet_kernel, signal, time\n"
+        "first, told = ramet_kernel.epoch(), []\n"
+        "def over(): return ramet_kernel.epoch() > first or told"
+    )
     began = threading.Event()
-    code = f"end = time.monotonic() + 0.7\nprint('began', flush=True)\n{work}\nprint('done')\nrandom.random()"
+    code = (
+        "signal.signal(signal.SIGINT, lambda *_: told.append(1))\n"
+        f"print('began', flush=True)\n{work}\nprint('done')\nrandom.random()"
+    )
     told = []
     thread = threading.Thread(
         target=lambda: told.append(python.run_code(code, on_stdout=lambda _: began.set()))
@@ -316,6 +340,8 @@ def test_code_that_runs_at_a_fork_ends_in_both(python, work):
     assert began.wait(GRACE_S)
     with python.fork(2) as children:
         assert [child.running_code for child in children] == [python.running_code] * 2
+        assert told == []
+        python.interrupt()
         ends = [child.attach(GRACE_S) for child in children]
         assert [(end.stdout, end.reason) for end in ends] == [("done\n", "ok")] * 2
         assert [child.run_code("1").text for child in children] == ["1", "1"]
@@ -366,6 +392,7 @@ def test_a_shell_keeps_its_variables_functions_and_directory():
             assert {child.run_code("f 3").stdout for child in children} == {"8\n"}
             assert len({child.run_code("echo $RANDOM $SRANDOM").stdout for child in children}) == 20
         assert shell.run_code("sleep 60", timeout=0.2).reason == "timeout"
+        assert shell.run_code("set -eu\necho $nope\necho not").stdout == ""
         assert shell.run_code("echo $x").stdout == "5\n"
 
 
@@ -379,3 +406,7 @@ def test_node_keeps_its_names(monkeypatch):
         with node.fork(10) as children:
             draw = "Math.random() + require('crypto').randomUUID()"
             assert len({child.run_code(draw).text for child in children}) == 10
+            for one in (node, children[0]):
+                done = one.run_code("await 1; while (true) {}", timeout=0.2)
+                assert (done.reason, done.state_kept) == ("timeout", True)
+                assert one.run_code("list").text == "[ 1, 2 ]"

@@ -1,5 +1,6 @@
 """A kernel outside of any sandbox, driven over a socket pair as the engine drives it."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -51,8 +52,12 @@ class Driven:
         self.write(self.kernel.opening())
 
     def __enter__(self):
-        self.ready = self.event()
-        assert self.ready["event"] == "ready"
+        try:
+            self.ready = self.event()
+            assert self.ready["event"] == "ready"
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -60,9 +65,10 @@ class Driven:
         try:
             self.process.wait(LIMIT_S)
         finally:
-            if self.process.returncode is None:
+            # What the code has left in the group goes too, also where the kernel has ended.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+            self.process.wait()
             for reader in self.readers:
                 reader.join(LIMIT_S)
             self.process.stdout.close()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -111,6 +110,83 @@ def test_errexit_ends_the_cell_at_the_failing_command_and_stays_set(own):
     assert own.written("out") == ""
 
 
+@pytest.mark.parametrize("code", ["echo $nope", ": ${nope:?bad}", "f() { echo $nope; }; f", "[[ $nope ]]"])
+def test_an_expansion_that_fails_under_errexit_ends_the_cell_and_not_the_shell(own, code):
+    assert own.run(f"kept=5\nset -eu\n{code}\necho not")["exit_code"] == 1
+    assert own.written("out") == ""
+    assert own.run(f"{code}\necho not")["exit_code"] == 1
+    assert output(own, "echo $kept $-").split()[0] == "5"
+    assert own.run("false; echo not")["reason"] == "exit"
+    assert "nope" in own.written("err", b"nope")
+
+
+def test_errexit_holds_where_bash_has_it_and_nowhere_else(own):
+    own.run("set -e; f() { false; echo in f; }; sleep 100 & pid=$!")
+    for code in ("f", "(false; echo not); echo not", "false | false; echo not", "eval false; echo not"):
+        done = own.run(code)
+        assert (done["reason"], done["exit_code"]) == ("exit", 1), code
+    assert own.written("out") == ""
+    for code in ("f || :", "if f; then :; fi", "false && :", "! true", "x=$(false; echo sub); echo $x"):
+        assert own.run(code)["reason"] == "ok", code
+    own.run("echo end")
+    assert own.written("out", b"end").split() == ["in", "f", "in", "f", "sub", "end"]
+    assert own.run("[[ $- == *e* && -o errexit ]] && kill $pid")["exit_code"] == 0
+
+
+def test_a_trap_for_errors_of_the_code_runs_and_errexit_still_ends_the_cell(own):
+    own.run("trap 'echo mine $?' ERR")
+    assert own.run("f() { return 3; }; f; true")["reason"] == "ok"
+    done = own.run("set -e; f; echo not")
+    assert (done["reason"], done["exit_code"]) == ("exit", 3)
+    assert own.run("trap - ERR; f")["reason"] == "exit"
+    own.run("echo end")
+    assert own.written("out", b"end") == "mine 3\nmine 3\nend\n"
+
+
+def test_other_traps_of_the_code_are_its_own(own):
+    own.run("trap 'echo seen' DEBUG; trap 'echo two' USR1; trap - DEBUG")
+    own.written("out")
+    assert output(own, "kill -USR1 $$; echo end") == "two\nend"
+
+
+def test_the_status_of_a_cell_is_seen_by_the_next_one_under_errexit_too(own):
+    own.run("trap 'echo error' ERR; set -e")
+    own.run("! true")
+    own.run("echo status $?")
+    assert own.written("out", b"\n") == "status 1\n"
+
+
+def test_a_line_may_change_how_the_next_one_is_read(own, tmp_path):
+    (tmp_path / "aliases").write_text("alias third='echo three'\n")
+    code = f"alias first='echo one'\nfirst\nshopt -s extglob\ncd {tmp_path}; echo !(x)\n. ./aliases\nthird"
+    assert output(own, code).split("\n") == ["one", "aliases", "three"]
+    assert output(own, ". ./aliases\nthird") == "three"
+    assert output(own, "cat <<END\ntext\nEND") == "text"
+    assert output(own, "echo a # comment") == "a"
+
+
+def test_patterns_of_an_extended_shell_are_no_syntax_error(own):
+    own.run("shopt -s extglob")
+    done = own.run("ls -d /!(*) /none_such 2>/dev/null; false")
+    assert (done["reason"], done["exit_code"]) == ("ok", 1)
+    done = own.run("eval :; ls -d /!(*) /none_such 2>/dev/null; false")
+    assert (done["reason"], done["exit_code"]) == ("ok", 1)
+    own.run("shopt -u extglob")
+    assert own.run("ls /!(*)")["error"]["name"] == "SyntaxError"
+
+
+def test_functions_and_aliases_named_like_builtins_do_not_disarm_the_kernel(own):
+    names = "printf read local set trap exec export return shift break continue kill shopt declare jobs eval"
+    own.run("\n".join(f"{name}() {{ echo not; }}" for name in names.split()))
+    own.run("alias eval='echo not' unset='echo not' printf='echo not'; exit 3")
+    assert own.run("(builtin exit 4)")["exit_code"] == 4
+    assert own.run("if then")["error"]["name"] == "SyntaxError"
+    assert own.fork(1, env={"NEW": "new"})["errors"] == []
+    own.run("builtin unalias -a; builtin unset -f printf")
+    own.written("out")
+    assert output(own, "echo alive $NEW") == "alive new"
+
+
 def test_tracing_shows_the_commands_of_the_cell_and_none_of_the_kernel(own):
     own.run("set -x; true")
     own.run("echo a")
@@ -192,6 +268,25 @@ def test_a_fork_renews_random_and_the_environment(own):
     ) == ("a b\nc=d unset 1 sb h\n3")
 
 
+@pytest.mark.parametrize("option", ["+f", "-f"])
+def test_a_hook_runs_under_the_options_of_the_code_and_its_errors_are_heard(own, tmp_path, option):
+    (tmp_path / "file").touch()
+    own.run(f"ramet_on_fork() {{ echo {tmp_path}/*; echo heard >&2; }}; set {option}")
+    expected = f"{tmp_path}/{'file' if option == '+f' else '*'}\n"
+    assert own.fork(1)["errors"] == []
+    assert own.written("out", b"\n") == expected
+    assert own.written("err", b"heard") == "heard\n"
+    own.start("echo begun; until [[ $RAMET_EPOCH == 2 ]]; do sleep 0.01; done; echo /*")
+    own.written("out", b"begun\n")
+    own.write(own.kernel.fresh({"op": "forked", "epoch": 2, "sandbox": "s", "hostname": "", "seed": None}))
+    os.kill(own.process.pid, signal.SIGURG)
+    assert own.until("done")["epoch"] == 2
+    shown = own.written("out", b"/")
+    assert shown.startswith(expected)
+    assert (shown.removeprefix(expected) == "/*\n") == (option == "-f")
+    assert own.written("err", b"heard") == "heard\n"
+
+
 def test_random_differs_in_children_and_repeats_with_a_seed(own):
     def drawn(epoch, seed):
         own.fork(epoch, seed=seed)
@@ -208,7 +303,6 @@ def test_a_running_cell_renews_itself_between_two_commands(own):
     own.start("echo begun; until [[ $RAMET_EPOCH ]]; do sleep 0.01; done; echo $RAMET_EPOCH")
     own.written("out", b"begun")
     own.write(own.kernel.fresh({"op": "forked", "epoch": 2, "sandbox": "s", "hostname": "", "seed": None}))
-    time.sleep(0)
     os.kill(own.process.pid, signal.SIGURG)
     assert own.event()["event"] == "forked"
     assert own.until("done")["epoch"] == 2
@@ -228,6 +322,8 @@ def test_nonsense_is_refused_or_ignored(own):
     assert [own.event()["event"], own.event()["event"]] == ["refused", "refused"]
     own.send(op="ping", id='p"\\')
     assert own.event() == {"event": "pong", "id": 'p"\\', "epoch": 0}
+    own.send(op="end_context", context='c"\\n\n')
+    assert own.event() == {"event": "context_ended", "context": 'c"\\n\n', "existed": False}
 
 
 def test_the_shell_ends_with_its_channel(own):

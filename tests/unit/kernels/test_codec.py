@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ramet import kernels
@@ -50,7 +50,25 @@ def test_no_line_that_a_fork_cut_is_a_request(request, data):
             assert cut.split(b"\x1f")[-1] != b"end"
 
 
-@given(st.lists(st.binary(max_size=100)))
+# Bytes alone are hardly ever an event.
+NOISE = st.binary(max_size=100)
+PACKETS = st.one_of(
+    NOISE,
+    NOISE.map(lambda rest: b"\1" + rest),
+    st.sampled_from(
+        [b'\2{"event":"x"}', b'\3{"event":', b'\0"x"}', b'\1"x', b'\0"}', b'\2{"event":5}', b"\2[]"]
+    ),
+)
+LINES = st.one_of(
+    NOISE,
+    st.sampled_from(
+        [b'{"event":"x"}\n', b'{"event":', b'"x"}\n', b"\n", b"\x18\n", b'{"event":5}\n', b"[]\n"]
+    ),
+)
+
+
+@given(st.lists(PACKETS))
+@example([b'\3{"event":', b'\0"x"}'])
 def test_whatever_packets_come_only_events_come_out(packets):
     decoder = Decoder("packets")
     for packet in packets:
@@ -61,7 +79,8 @@ def test_whatever_packets_come_only_events_come_out(packets):
         assert all(isinstance(event["event"], str) for event in events)
 
 
-@given(st.lists(st.binary(max_size=100)), st.booleans())
+@given(st.lists(LINES), st.booleans())
+@example([b'{"event":"x"}\n'], False)
 def test_whatever_bytes_come_only_events_come_out(chunks, fresh):
     decoder = Decoder("lines", fresh=fresh)
     for chunk in chunks:

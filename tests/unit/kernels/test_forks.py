@@ -90,6 +90,43 @@ def test_generators_that_the_code_has_seeded_are_left_alone(python):
     assert python.text("mine.getstate() == state") == "True"
 
 
+def test_generators_are_the_codes_from_the_call_that_seeds_them_to_the_one_that_does_not(python):
+    python.run(
+        "import random\nmine, free, secret = random.Random(), random.Random(5), random.SystemRandom()\n"
+        "class Own(random.Random): pass\nowned = Own()\nfor one in (mine, owned): one.seed(5)\n"
+        "free.seed(); secret.seed(); kept = [one.getstate() for one in (mine, owned, free)]"
+    )
+    assert python.fork(1)["errors"] == []
+    same = "[one.getstate() == state for one, state in zip((mine, owned, free), kept)]"
+    assert python.text(same) == "[True, True, False]"
+    python.run("kept = [one.getstate() for one in (mine, owned, free)]")
+    assert python.fork(2, seed=7)["errors"] == []
+    assert python.text(same) == "[True, True, False]"
+    python.run("kept = [one.getstate() for one in (mine, owned, free)]")
+    assert python.fork(3)["errors"] == []
+    assert python.text(same) == "[True, True, False]"
+
+
+def test_looking_for_generators_of_numpy_touches_no_object_of_the_code():
+    program = with_module("numpy")
+    if program is None:
+        pytest.skip("numpy is not installed")
+    with Driven("python", program) as kernel:
+        kernel.run(
+            "import numpy as np, weakref\nclass Gone: pass\ndead = weakref.proxy(Gone())\ntouched = []\n"
+            "class Lazy:\n    @property\n    def __class__(self): touched.append(1); return Lazy\n"
+            "lazy = Lazy(); free = np.random.default_rng(); held = [lazy, dead]"
+        )
+        assert kernel.text("free = np.random.default_rng(); touched") == "[]"
+        assert kernel.text("import ramet_kernel; len(ramet_kernel._seeds.generators)") == "1"
+        assert kernel.written("err") == ""
+        kernel.run(
+            "class Odd(np.random.PCG64):\n"
+            "    @property\n    def seed_seq(self): raise ValueError('odd')\nodd = Odd()"
+        )
+        assert "may repeat after a fork: ValueError: odd" in kernel.written("err", b"odd")
+
+
 def test_generators_of_numpy_are_renewed_unless_the_code_has_seeded_them():
     program = with_module("numpy")
     if program is None:
@@ -154,6 +191,22 @@ def test_hooks_are_called_after_the_duties_in_order_and_failures_are_told(python
     assert python.text("seen") == "[(ForkInfo(epoch=2, sandbox='sb', seed=6), '2'), 6]"
     assert python.text("ramet_kernel.epoch(), ramet_kernel.sandbox(), ramet_kernel.seed()") == "(2, 'sb', 6)"
     assert python.run("ramet_kernel.on_fork(5)")["error"]["name"] == "TypeError"
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "async def hook(fork): pass",
+        "async def hook(fork): yield",
+        "import functools\nasync def f(fork, x): pass\nhook = functools.partial(f, x=1)",
+        "class A:\n    async def m(self, fork): pass\nhook = A().m",
+        "class A:\n    async def __call__(self, fork): pass\nhook = A()",
+    ],
+)
+def test_a_hook_that_would_have_to_be_awaited_is_refused(python, hook):
+    error = python.run(f"import ramet_kernel\n{hook}\nramet_kernel.on_fork(hook)")["error"]
+    assert (error["name"], "never be awaited" in error["value"]) == ("TypeError", True)
+    assert python.fork()["errors"] == []
 
 
 def test_an_interrupt_ends_a_hook_that_hangs(python):

@@ -1,6 +1,7 @@
 """The Python kernel: cells behave as in a notebook."""
 
 import base64
+import json
 import os
 import signal
 import textwrap
@@ -131,6 +132,63 @@ def test_data_that_is_too_large_is_named_as_dropped(shared):
     assert shared.results[0]["dropped"] == {"a/b": 1 << 25}
 
 
+@pytest.mark.parametrize(
+    "code, kept, dropped",
+    [
+        ("{'a/b': 'é' * ((1 << 24) - 1), 'c/d': 'y'}", {"c/d"}, {"a/b": (1 << 24) - 1}),
+        ("{f'a/{n}': chr(97 + n) * (5 << 20) for n in range(4)}", {"a/1", "a/2", "a/3"}, {"a/0": 5 << 20}),
+        ("{f'a/{n}': '' for n in range(1000)}", None, None),
+        ("{'n' * (1 << 24) + str(n): '' for n in range(5)}", {""}, None),
+    ],
+    ids=["escaped", "many", "names", "long names"],
+)
+def test_all_that_a_result_says_is_bounded(shared, code, kept, dropped):
+    assert shared.run(f"display({code}, raw=True); display('whole')")["reason"] == "ok"
+    (result, whole) = shared.results
+    assert len(json.dumps(result)) < 1 << 25
+    if dropped is not None:
+        assert (set(result["data"]), result["dropped"]) == (kept, dropped)
+    else:
+        assert "dropped" in result
+    assert whole["data"]["text/plain"] == "'whole'"
+
+
+@pytest.mark.parametrize(
+    "code, name",
+    [
+        ("raise ValueError('x' * 70_000_000)", "ValueError"),
+        ("raise SystemExit('x' * 70_000_000)", "SystemExit"),
+        ("raise type('N' * 70_000_000, (Exception,), {})", "N" * 1024),
+    ],
+    ids=["value", "exit", "name"],
+)
+def test_all_that_an_error_says_is_bounded(shared, code, name):
+    done = shared.run(code)
+    assert done["error"]["name"] == name
+    assert len(json.dumps(done)) < 1 << 23
+    assert shared.text("1") == "1"
+
+
+def test_a_traceback_that_is_cut_says_how_much_is_left_out(shared):
+    lines = shared.run("raise ValueError('x' * 3_000_000)")["error"]["traceback"]
+    said = sum(map(len, lines[:-1]))
+    assert (1 << 20) - 100 < said <= 1 << 20
+    assert lines[-2].startswith("ValueError: xxx")
+    assert lines[-1] == f"[{len('ValueError: ') + 3_000_000 - len(lines[-2])} characters more]"
+
+
+def test_texts_of_the_codes_own_class_are_taken_as_they_are(shared):
+    code = cell("""
+    class Text(str):
+        def __len__(self): return 0
+        def __getitem__(self, _): return self
+        def __str__(self): return self
+        def __repr__(self): return self
+    Text("x" * 3_000_000)
+    """)
+    assert shared.run(code)["truncated"] == 3_000_000
+
+
 def test_results_of_many_packets_arrive_whole(shared):
     shared.run("display({'a/b': 'xy' * 500_000}, raw=True)")
     assert shared.results[0]["data"]["a/b"] == "xy" * 500_000
@@ -253,6 +311,48 @@ def test_whatever_is_raised_ends_the_cell_alone(shared, code, name):
     assert shared.text("kept") == "5"
 
 
+@pytest.mark.parametrize("way", ["SystemExit(bad)", "bad", "SystemExit(3, bad)"])
+@pytest.mark.parametrize("inner", ["ValueError", "SystemExit", "KeyboardInterrupt", "MemoryError"])
+def test_an_error_that_cannot_be_told_runs_no_code_twice(shared, way, inner):
+    code = f"""
+    runs = globals().get('runs', 0) + 1
+    class Bad(Exception):
+        def __str__(self): raise {inner}
+    bad = Bad()
+    raise {way}
+    """
+    shared.run("runs = 0")
+    assert shared.run(cell(code))["reason"] in {"exit", "error"}
+    assert shared.results == []
+    assert shared.text("runs") == "1"
+
+
+def test_an_end_that_the_code_has_broken_is_told_once(python):
+    python.run("import ramet_kernel; runs = 0; finish = ramet_kernel._kernel.finish")
+    done = python.run(
+        cell("""
+        runs += 1
+        def broken(_):
+            ramet_kernel._kernel.finish = finish
+            raise LookupError
+        ramet_kernel._kernel.finish = broken
+        raise OSError
+        """)
+    )
+    assert (done["reason"], done["error"]["name"]) == ("error", "OSError")
+    assert "could not be told in full" in done["error"]["value"]
+    assert python.fork()["running"] is None
+    assert python.text("runs") == "1"
+
+
+def test_a_stream_that_exits_when_it_is_flushed_harms_nothing(python):
+    python.run(
+        "import sys\nclass Out:\n    def flush(self): raise SystemExit(3)\n"
+        "    def write(self, _): raise SystemExit(4)\nsys.stdout = sys.stderr = Out()"
+    )
+    assert python.text("1") == "1"
+
+
 def test_a_low_recursion_limit_is_the_codes_own_affair(python):
     python.run("import sys; sys.setrecursionlimit(60)")
     assert python.run("1/0")["error"]["name"] == "ZeroDivisionError"
@@ -335,6 +435,38 @@ def test_code_without_builtins_harms_only_itself(python):
     assert python.text("len('abc')") == "3"
     python.run("import sys; sys.modules.clear()")
     assert python.text("6 * 7") == "42"
+
+
+DISMANTLING = {
+    "os": "import os; os.read = os.write = os.getpid = os._exit = None",
+    "json": """
+        import json
+        json.JSONEncoder.encode = json.JSONEncoder.iterencode = json.encoder.c_make_encoder = None
+        json.JSONDecoder.decode = json.JSONDecoder.raw_decode = json.dumps = json.loads = None
+    """,
+    "signal": """
+        import linecache, signal, traceback
+        signal.signal = signal.getsignal = signal.SIGINT = linecache.cache = linecache.getline = None
+        traceback.TracebackException = traceback.format_exception = None
+    """,
+    "sys": """
+        import sys
+        sys.getrecursionlimit = sys.setrecursionlimit = sys.stdout = sys.stderr = sys._getframe = None
+    """,
+}
+
+
+@pytest.mark.parametrize("code", DISMANTLING.values(), ids=DISMANTLING)
+def test_code_that_takes_the_standard_library_apart_disarms_itself_alone(python, code):
+    python.run("import time")
+    assert python.run(cell(code))["reason"] == "ok"
+    assert python.text("5 + 5") == "10"
+    assert python.run("1/0")["error"]["name"] == "ZeroDivisionError"
+    assert python.fork(1)["epoch"] == 1
+    assert python.interrupted("open(1, 'wb', 0, closefd=False).write(b'begun'); time.sleep(100)")[
+        "reason"
+    ] == ("interrupted")
+    assert python.text("6") == "6"
 
 
 def test_directory_and_environment_stay_changed(python, tmp_path):

@@ -39,6 +39,8 @@ FILENAME = "<ramet_kernel>"
 PACKET = 1 << 15
 MORE, FIRST = 1, 2
 REQUEST_MAX = 1 << 26
+NAME_MAX = 1 << 10
+NAMED_MAX = 1 << 8
 TEXT_MAX = 1 << 20
 DATA_MAX = 1 << 24
 SOURCES_MAX = 1 << 25
@@ -47,13 +49,38 @@ CHANNEL_CLOSED = 113
 
 _FUTURES = 0x1FF0000
 _COROUTINE = 0x80
+_ASYNC_GENERATOR = 0x200
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-_decode = json.JSONDecoder().decode
+# Names of the kernel's own for what it cannot be without: code may put anything in their places.
+_quote = json.encoder.encode_basestring_ascii
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+# By position: no circles are looked for, repr for what is unknown, no indent; unsorted, no key skipped, NaN.
+_chunks: Any = sys.modules["_json"].make_encoder(None, repr, _quote, None, ":", ",", 0, 0, 1)
+_read, _write, _getpid, _exit = os.read, os.write, os.getpid, os._exit
+_get_limit, _set_limit = sys.getrecursionlimit, sys.setrecursionlimit
+_sources = linecache.cache
 # Below signal.getsignal(), which makes an enum of each answer.
 _getsignal: Callable[[int], Any] = sys.modules["_signal"].getsignal
-_quote = json.encoder.encode_basestring_ascii
+_setsignal: Callable[[int, Any], Any] = sys.modules["_signal"].signal
+_SIGINT, _SIGURG = int(signal.SIGINT), int(signal.SIGURG)
+_type_name = type.__dict__["__name__"].__get__
+_plain = str.__str__
+"""An exact str, also of a subclass, whose methods are the code's."""
 _PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, dict, set, frozenset, complex, type})
+
+
+def _encode(value: Any) -> str:
+    return "".join(_chunks(value, 0))
+
+
+def _decode(text: str) -> Any:
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON") from None
+    if end != len(text):
+        raise ValueError("more than JSON")
+    return value
 
 
 class StdinNotImplementedError(NotImplementedError):
@@ -97,7 +124,7 @@ class Channel:
             self.number = os.dup(descriptor)
         os.close(descriptor)
         self.socket = _socket.socket(fileno=self.number)
-        self.pid = os.getpid()
+        self.pid = _getpid()
         self.epoch = 0
         self.gathered: list[bytes] = []
         self.lock = threading.RLock()
@@ -109,7 +136,7 @@ class Channel:
         size = 0
         while True:
             try:
-                packet = os.read(self.number, PACKET + 1)
+                packet = _read(self.number, PACKET + 1)
             except ConnectionResetError:
                 return None
             except OSError as error:
@@ -139,7 +166,7 @@ class Channel:
 
     def send(self, event: dict[str, Any]) -> None:
         """Send one event; nothing in a process that a cell has forked off."""
-        if os.getpid() != self.pid:
+        if _getpid() != self.pid:
             return
         self.send_encoded(_encode(event), urgent=event["event"] == "forked")
 
@@ -176,7 +203,7 @@ class Channel:
 
     def _write(self, packet: bytes) -> None:
         try:
-            os.write(self.number, packet)
+            _write(self.number, packet)
         except (BrokenPipeError, ConnectionResetError):
             raise SystemExit(0) from None
         except OSError as error:
@@ -185,9 +212,9 @@ class Channel:
     def lost(self, error: OSError) -> NoReturn:
         """End the process: the channel was closed by what runs in it."""
         try:
-            os.write(2, f"ramet_kernel: the code has closed the kernel's channel ({error})\n".encode())
+            _write(2, f"ramet_kernel: the code has closed the kernel's channel ({error})\n".encode())
         finally:
-            os._exit(CHANNEL_CLOSED)
+            _exit(CHANNEL_CLOSED)
 
     def leave(self) -> None:
         """Close the channel in a process that a cell has forked off."""
@@ -213,7 +240,9 @@ _METHODS = (
 def _note(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
-    except Exception:  # the code may have put anything there
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the code may have put anything there
         os.write(2, (text + "\n").encode("utf-8", "replace"))
 
 
@@ -226,7 +255,7 @@ def _as_text(mime: str, data: Any) -> str:
 
         return base64.b64encode(data).decode("ascii")
     if isinstance(data, str):
-        return str(data)
+        return _plain(data)
     return json.dumps(data, default=repr)
 
 
@@ -241,7 +270,7 @@ def _rich(value: Any) -> dict[str, str]:
         try:
             found = value._repr_mimebundle_(include=None, exclude=None)
             for mime, data in ((found[0] if isinstance(found, tuple) else found) or {}).items():
-                bundle[str(mime)] = _as_text(str(mime), data)
+                bundle[_plain(str(mime))] = _as_text(str(mime), data)
         except Exception as error:
             _note(f"_repr_mimebundle_ of {kind.__name__} failed: {_last_line(error)}")
     for name, mime in _METHODS:
@@ -261,12 +290,23 @@ def _rich(value: Any) -> dict[str, str]:
 
 
 def _bounded(data: dict[str, str]) -> dict[str, Any]:
-    """`data` as the fields of a `result` event, without what is too large for one."""
-    kept = {mime: text for mime, text in data.items() if len(text) <= DATA_MAX}
-    fields: dict[str, Any] = {"data": kept}
-    if len(kept) < len(data):
-        fields["dropped"] = {mime: len(text) for mime, text in data.items() if mime not in kept}
-    return fields
+    """`data` as the fields of a `result` event, without the largest of it if all is too large for one."""
+    # Quoted, a character takes twelve bytes at most.
+    if len(data) <= NAMED_MAX and sum(map(len, [*data, *data.values()])) <= DATA_MAX // 12:
+        return {"data": data}
+    sizes = {mime: len(_quote(mime)) + len(_quote(text)) - 4 for mime, text in data.items()}
+    kept, total = dict(data), sum(sizes.values())
+    for mime in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if total <= DATA_MAX and len(kept) <= NAMED_MAX:
+            break
+        total -= sizes[mime]
+        del kept[mime]
+    dropped = [(mime, len(text)) for mime, text in data.items() if mime not in kept]
+    named = {mime[:NAME_MAX]: length for mime, length in dropped[:NAMED_MAX]}
+    if len(dropped) > NAMED_MAX:
+        rest = dropped[NAMED_MAX:]
+        named[f"{len(rest)} more"] = sum(length for _, length in rest)
+    return {"data": kept, "dropped": named} if named else {"data": kept}
 
 
 def _picture(figure: Any) -> str:
@@ -282,9 +322,9 @@ def display(*values: Any, raw: bool = False, **_: Any) -> None:
     _flush()
     for value in values:
         if raw:
-            data = {str(mime): _as_text(str(mime), content) for mime, content in value.items()}
+            data = {_plain(str(mime)): _as_text(str(mime), content) for mime, content in value.items()}
         else:
-            data = {"text/plain": repr(value), **_rich(value)}
+            data = {"text/plain": _plain(repr(value)), **_rich(value)}
         _kernel.emit(data, main=False)
 
 
@@ -313,10 +353,15 @@ def _last_line(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(type(error), error)).strip().rpartition("\n")[2]
 
 
-def _str(value: BaseException) -> str:
+def _name(error: BaseException) -> str:
+    # Below the metaclass, which is the code's.
+    return _plain(_type_name(type(error)))[:NAME_MAX]
+
+
+def _str(value: Any) -> str:
     try:
-        return str(value)
-    except Exception:  # a user's class
+        return _plain(_call(str, value))
+    except BaseException:  # of a user's class, or an interrupt of one that does not end
         return "<exception str() failed>"
 
 
@@ -351,11 +396,21 @@ def _format(error: BaseException) -> list[str]:
 def _describe(error: BaseException) -> dict[str, Any]:
     """What a `done` event says of `error`."""
     try:
-        lines = _format(error)
-    except Exception as second:  # out of memory, or classes that cannot be formatted
-        lines = [f"{type(error).__name__} (its traceback could not be formatted: {type(second).__name__})"]
-    value = _str(error)
-    return {"name": type(error).__name__, "value": value[:TEXT_MAX], "traceback": lines}
+        lines = _bounded_lines(_call(_format, error))
+    except BaseException as second:  # out of memory, classes that cannot be formatted, an interrupt
+        lines = [f"{_name(error)} (its traceback could not be formatted: {_name(second)})"]
+    return {"name": _name(error), "value": _str(error)[:TEXT_MAX], "traceback": lines}
+
+
+def _bounded_lines(lines: list[str]) -> list[str]:
+    """`lines` up to TEXT_MAX characters, and then one that says how many were left out."""
+    room = TEXT_MAX
+    for index, line in enumerate(lines):
+        if len(line) >= room:
+            left = sum(map(len, lines[index:])) - room
+            return [*lines[:index], line[:room], f"[{left} characters more]"]
+        room -= len(line) + 1  # lines may be empty, and many
+    return lines
 
 
 # --- cells: from text to code -----------------------------------------------------------------------------
@@ -551,12 +606,13 @@ def _stop(process: Any) -> None:
 
 def _execute(argv: list[str], *, capture: bool = False) -> tuple[int, str]:
     """Run `argv` on the real streams, or with its output captured; an interrupt of the cell is passed on."""
-    import subprocess
-
     _flush()
-    # An interrupt amid Popen() would leave a child that nobody knows.
+    # An interrupt amid Popen() would leave a child that nobody knows, and one amid an import may come to
+    # nothing: callbacks of weak references, which the import system has, drop what they raise.
     _kernel.holding = True
     try:
+        import subprocess
+
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -829,7 +885,8 @@ class _Seeds:
 
     def __init__(self) -> None:
         self.seed: int | None = None
-        self.randoms: list[weakref.ref[Any]] = []
+        self.reseed: Any = None
+        self.randoms: dict[int, weakref.ref[Any]] = {}
         self.entropies: set[int] = set()
         self.entropy: Any = None
         self.fresh = False
@@ -845,18 +902,24 @@ class _Seeds:
     # random
 
     def after_random(self, module: Any) -> None:
-        original = module.Random.__init__
+        self.reseed = module.Random.seed
 
-        def initialize(instance: Any, x: Any = None) -> None:
-            original(instance, x)
-            if x is None and not isinstance(instance, module.SystemRandom):
-                if len(self.randoms) >= 64:
-                    self.randoms = [one for one in self.randoms if one() is not None]
-                self.randoms.append(weakref.ref(instance))
+        # Called by the constructor too.
+        def seed(instance: Any, a: Any = None, version: int = 2) -> None:
+            self.reseed(instance, a, version)
+            self.randoms.pop(id(instance), None)
+            if a is None:
+                self.keep(instance)
 
-        module.Random.__init__ = functools.update_wrapper(initialize, original)
+        module.Random.seed = functools.update_wrapper(seed, self.reseed)
         if self.seed is not None:
             self.random()
+
+    def keep(self, instance: Any) -> None:
+        """Renew `instance` of random.Random at forks."""
+        if len(self.randoms) >= 64:
+            self.randoms = {name: one for name, one in self.randoms.items() if one() is not None}
+        self.randoms[id(instance)] = weakref.ref(instance)
 
     def random(self) -> None:
         if self.seed is None and "random" not in sys.modules:
@@ -864,11 +927,12 @@ class _Seeds:
         import random
 
         module: Any = random
-        module._inst.seed(self.seed)
-        for index, one in enumerate(self.randoms):
+        # The function that was replaced: what it seeds is still nobody's.
+        self.reseed(module._inst, self.seed)
+        for index, one in enumerate(self.randoms.values()):
             instance = one()
             if instance is not None and instance is not module._inst:
-                instance.seed(None if self.seed is None else f"{self.seed}:random:{index}")
+                self.reseed(instance, None if self.seed is None else f"{self.seed}:random:{index}")
 
     # numpy: every generator that nobody seeded took its entropy from one function, which is replaced
 
@@ -901,7 +965,12 @@ class _Seeds:
         one = None  # else it would be found again
         held = {id(one) for one in self.generators}
         for one in gc.get_objects():
-            if isinstance(one, base) and id(one) not in held and self._entropy_of(one) in self.entropies:
+            # Not isinstance(): it reads __class__, which is the code's where the object is a proxy.
+            if (
+                issubclass(type(one), base)
+                and id(one) not in held
+                and self._entropy_of(one) in self.entropies
+            ):
                 self.generators.append(one)
         self.entropies = {self._entropy_of(one) for one in self.generators}
         self.fresh = False
@@ -1021,7 +1090,9 @@ class _Streams:
         for stream in {id(one): one for one in streams}.values():
             try:
                 stream.flush()
-            except Exception:  # noqa: S112 - closed, None, or of the code's own making
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: S112 - closed, None, or of the code's own making
                 continue
         if "_ctypes" in sys.modules:
             self._flush_stdio()
@@ -1098,6 +1169,7 @@ class Kernel:
         self.cells = 0
         self.cell: Cell | None = None
         self.busy = False
+        self.begun = False
         self.interrupted = False
         self.holding = False
         self.in_duties = False
@@ -1117,23 +1189,36 @@ class Kernel:
         """Answer requests until the channel ends."""
         self.install()
         version = ".".join(map(str, sys.version_info[:3]))
-        self.channel.send({"event": "ready", "language": "python", "version": version, "pid": os.getpid()})
+        self.channel.send({"event": "ready", "language": "python", "version": version, "pid": _getpid()})
         while True:
             message = self.channel.receive()
             if message is None:
                 return
-            self.interrupted = False
+            self.interrupted = self.begun = False
             self.busy = True
             try:
-                try:
-                    self.answer(message)
-                except Exception:  # what the kernel calls needs what the code has deleted
-                    self.restore_builtins()
-                    self.answer(message)
+                self.answer_after_all(message)
             except KeyboardInterrupt:  # raised by code that the kernel called in passing, such as a flush
                 continue
             finally:
                 self.busy = False
+
+    def answer_after_all(self, message: bytes) -> None:
+        """Answer one request, also where the kernel needs what the code has deleted. No cell runs twice."""
+        try:
+            self.answer(message)
+            return
+        except Exception:
+            self.restore_builtins()
+            if self.begun:
+                self.end_poorly()
+                return
+        try:
+            self.answer(message)
+        except Exception:
+            if self.cell is None:
+                raise
+            self.end_poorly()
 
     def answer(self, message: bytes) -> None:
         """Answer one request."""
@@ -1199,12 +1284,21 @@ class Kernel:
         except (AttributeError, NameError, TypeError):
             self.restore_builtins()
             self.finish(cell)
-        except MemoryError:
-            error = {"name": "MemoryError", "value": "", "traceback": []}
-            self.channel.send(
-                {"event": "done", "id": cell.id, "reason": "error", "text": None, "error": error}
-                | {"epoch": self.channel.epoch}
-            )
+        except MemoryError as error:
+            cell.error = error
+            self.end_poorly()
+
+    def end_poorly(self) -> None:
+        """Tell the end of the cell with what cannot fail: all else has. Nothing if it was told already."""
+        cell, self.cell = self.cell, None
+        if cell is None:
+            return
+        name = "KernelError" if cell.error is None else _name(cell.error)
+        error = {"name": name, "value": "the end of the cell could not be told in full", "traceback": []}
+        self.channel.send(
+            {"event": "done", "id": cell.id, "reason": "error", "text": None, "error": error}
+            | {"epoch": self.channel.epoch}
+        )
 
     def guarded(self, function: Callable[[], None]) -> None:
         try:
@@ -1215,6 +1309,7 @@ class Kernel:
 
     def evaluate(self, cell: Cell) -> None:
         """Compile and run `cell`; its value becomes its text."""
+        self.begun = True
         self.release()
         context = cell.context
         code = compile_cell(cell.source, cell.filename, context.flags)
@@ -1229,7 +1324,7 @@ class Kernel:
             return
         if shown is context.last or shown is None:  # else the code uses the name, as for gettext
             namespace["_"] = context.last = value
-        text = repr(value)
+        text = _plain(repr(value))
         data = _rich(value)
         if len(text) > TEXT_MAX:
             cell.truncated = len(text)
@@ -1289,22 +1384,22 @@ class Kernel:
 
     def finish(self, cell: Cell) -> None:
         """Put right what the code may have left, and tell the end of `cell`."""
-        limit = sys.getrecursionlimit()
+        limit = _get_limit()
         if limit < 1000:
-            sys.setrecursionlimit(1000)
+            _set_limit(1000)
         error = cell.error
-        if os.getpid() != self.channel.pid:
+        if _getpid() != self.channel.pid:
             self.end_of_child(error)
-        if _getsignal(signal.SIGINT) != self.on_interrupt:
-            signal.signal(signal.SIGINT, self.on_interrupt)
-        if _getsignal(signal.SIGURG) != self.on_urgent:
-            signal.signal(signal.SIGURG, self.on_urgent)
+        if _getsignal(_SIGINT) != self.on_interrupt:
+            _setsignal(_SIGINT, self.on_interrupt)
+        if _getsignal(_SIGURG) != self.on_urgent:
+            _setsignal(_SIGURG, self.on_urgent)
         if sys.modules.get("__main__") is not self.main.module:
             sys.modules["__main__"] = self.main.module
         self.streams.flush()
         self.streams.renew()
         if _seeds.fresh:
-            _seeds.find_generators()
+            self.find_generators()
         if error is None and not cell.truncated:  # the usual end, without the cost of an encoder
             self.cell = None
             text = "null" if cell.text is None else _quote(cell.text)
@@ -1315,7 +1410,16 @@ class Kernel:
         else:
             self.finish_otherwise(cell, error)
         if limit < 1000:
-            sys.setrecursionlimit(limit)
+            _set_limit(limit)
+
+    @staticmethod
+    def find_generators() -> None:
+        """Look for generators of numpy that are to be renewed at a fork."""
+        try:
+            _seeds.find_generators()
+        except Exception as error:  # classes of the code's own, below one of numpy's
+            _seeds.fresh = False
+            _note(f"ramet_kernel: generators of numpy may repeat after a fork: {_last_line(error)}")
 
     def finish_otherwise(self, cell: Cell, error: BaseException | None) -> None:
         """Tell the end of a cell that failed, or whose value was too long."""
@@ -1348,7 +1452,7 @@ class Kernel:
             _note("\n".join(_format(error)))
             status = 1
         self.streams.flush()
-        os._exit(status)
+        _exit(status)
 
     def emit(self, data: dict[str, str], *, main: bool) -> None:
         """Send a result of the running cell."""
@@ -1360,13 +1464,13 @@ class Kernel:
         source = cell.source
         # Without its newline, the last line gets its carets one column off.
         lines = (source + "\n").splitlines(keepends=True)
-        linecache.cache[cell.filename] = (len(source), None, lines, cell.filename)
+        _sources[cell.filename] = (len(source), None, lines, cell.filename)
         self.kept.append((cell.filename, len(source)))
         self.kept_size += len(source) + 200
         while self.kept_size > SOURCES_MAX and len(self.kept) > 1:
             filename, size = self.kept.pop(0)
             self.kept_size -= size + 200
-            linecache.cache.pop(filename, None)
+            _sources.pop(filename, None)
 
     # signals
 
@@ -1396,7 +1500,7 @@ class Kernel:
 
     def on_urgent(self, number: int, frame: types.FrameType | None) -> None:
         """SIGURG: the sandbox was forked, perhaps. An idle kernel reads of it next anyway."""
-        if not self.busy or self.in_duties or os.getpid() != self.channel.pid:
+        if not self.busy or self.in_duties or _getpid() != self.channel.pid:
             return
         while self.channel.fork_is_told():
             message = self.channel.receive()
@@ -1474,8 +1578,8 @@ class Kernel:
             if name in sys.modules:
                 action(sys.modules[name])
         os.register_at_fork(after_in_child=self.channel.leave)
-        signal.signal(signal.SIGINT, self.on_interrupt)
-        signal.signal(signal.SIGURG, self.on_urgent)
+        _setsignal(_SIGINT, self.on_interrupt)
+        _setsignal(_SIGURG, self.on_urgent)
         self.builtins = dict(vars(builtins))
 
     def restore_builtins(self) -> None:
@@ -1487,7 +1591,7 @@ def _exit_of(error: SystemExit, described: dict[str, Any]) -> dict[str, Any]:
     """Reason, exit code and error of a cell that raised SystemExit."""
     code = error.code
     status = 0 if code is None else code if isinstance(code, int) else 1
-    described["value"], described["traceback"] = "" if code is None else str(code), []
+    described["value"], described["traceback"] = "" if code is None else _str(code)[:TEXT_MAX], []
     return {"reason": "exit", "exit_code": status & 0xFF, "error": described if status else None}
 
 
@@ -1510,6 +1614,11 @@ def on_fork(hook: Callable[[ForkInfo], Any]) -> Callable[[ForkInfo], Any]:
     """Call `hook` in each sandbox forked from this one, before it runs anything else. A decorator too."""
     if not callable(hook):
         raise TypeError("on_fork needs something to call")
+    call = hook.func if isinstance(hook, functools.partial) else hook
+    # inspect.iscoroutinefunction() would import inspect, for the flag that it reads.
+    for one in (call, type(call).__call__):
+        if getattr(getattr(one, "__code__", None), "co_flags", 0) & (_COROUTINE | _ASYNC_GENERATOR):
+            raise TypeError("on_fork needs a synchronous function: a coroutine would never be awaited")
     _kernel.hooks.append(hook)
     return hook
 
