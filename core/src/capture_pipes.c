@@ -6,9 +6,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
-
-#define PIPE_CONTENT_MAX (1u << 20)
 
 static bool
 is_same_pipe(const struct found_fd *a, const struct found_fd *b)
@@ -35,29 +34,48 @@ has_packets(const struct writing *w)
   return false;
 }
 
-/* tee(2) copies what is unread and leaves it there. */
 static int
-keep_unread(struct writing *w, int pipe, struct err *err)
+failed(const struct writing *w, struct err *err)
+{
+  return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
+}
+
+/* tee(2) copies what is unread and leaves it there, as far as the other pipe has room. That one is core's: it does not
+ * get the size of the guest's where core's user has too many pages in pipes (fs.pipe-user-pages-soft). */
+static int
+copy_unread(struct writing *w, int pipe, int unread, struct err *err)
 {
   int pair[2];
 
   if (pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
+    return failed(w, err);
   cleanup_fd int read_end = pair[0], write_end = pair[1];
   fcntl(write_end, F_SETPIPE_SZ, (int)w->out.value[1]);
-  ssize_t length = tee(pipe, write_end, PIPE_CONTENT_MAX, SPLICE_F_NONBLOCK);
+  ssize_t length = tee(pipe, write_end, (size_t)unread, SPLICE_F_NONBLOCK);
   if (length < 0 && errno != EAGAIN)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
-  if (length <= 0)
-    return 0;
-  if (has_packets(w))
-    return fd_refuse(w, err, "a pipe of packets with unread data");
+    return failed(w, err);
+  if (length != unread)
+    return fd_refuse(w, err, "a pipe with more unread data than can be copied");
   cleanup_free uint8_t *content = malloc((size_t)length);
   cleanup_fd int file = memfd_create("ramet-pipe", MFD_CLOEXEC);
   ssize_t got = content ? read(read_end, content, (size_t)length) : -1;
   if (got != length || file < 0 || write(file, content, (size_t)got) != got)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
+    return failed(w, err);
   return fd_keep_content(w, file, (uint64_t)got, err);
+}
+
+static int
+keep_unread(struct writing *w, int pipe, struct err *err)
+{
+  int unread;
+
+  if (ioctl(pipe, FIONREAD, &unread) < 0)
+    return failed(w, err);
+  if (unread == 0)
+    return 0;
+  if (has_packets(w))
+    return fd_refuse(w, err, "a pipe of packets with unread data");
+  return copy_unread(w, pipe, unread, err);
 }
 
 int
@@ -83,6 +101,9 @@ fd_write_pipe(struct writing *w, struct err *err)
   cleanup_fd int pipe = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (pipe < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
-  w->out.value[1] = (uint64_t)fcntl(pipe, F_GETPIPE_SZ);
+  int size = fcntl(pipe, F_GETPIPE_SZ);
+  if (size < 0)
+    return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
+  w->out.value[1] = (uint64_t)size;
   return keep_unread(w, pipe, err);
 }

@@ -176,6 +176,26 @@ VICTIM(unix_reset, "fd 3 is a unix socket whose connection was reset")
   CHECK(read(pair[0], &c, 1) < 0 && errno == ECONNRESET, "the error: %s", strerror(errno));
 }
 
+/* Beyond fs.pipe-user-pages-soft new pipes of a user are small, and core's are the guest's user's. */
+VICTIM(pipe_beyond_quota, "is a pipe with more unread data than can be copied")
+{
+  static char bytes[65536];
+  int full[2], other[2], taken = 0;
+
+  memset(bytes, 'x', sizeof bytes);
+  NEED(pipe(full) == 0 && write(full[1], bytes, sizeof bytes) == sizeof bytes);
+  do {
+    if (taken++ == 256)
+      MISSING("a quota of pages in pipes");
+    NEED(pipe(other) == 0);
+    fcntl(other[1], F_SETPIPE_SZ, 1 << 20);
+  } while (fcntl(other[1], F_GETPIPE_SZ) >= (int)sizeof bytes);
+  ready();
+  await_go();
+  memset(bytes, 0, sizeof bytes);
+  CHECK(read(full[0], bytes, sizeof bytes) == sizeof bytes && bytes[0] == 'x' && bytes[65535] == 'x', "the bytes");
+}
+
 VICTIM(gone_fifo, "fd 3 is a named pipe that was removed")
 {
   NEED(mkfifo("short-lived", 0600) == 0 && open("short-lived", O_RDWR) == 3 && unlink("short-lived") == 0);

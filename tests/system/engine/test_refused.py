@@ -1,5 +1,6 @@
 """What cannot be carried is refused by name; failures at every step leave the source whole."""
 
+import errno
 import os
 import signal
 
@@ -9,21 +10,51 @@ from ramet.native import _protocol as p
 from ramet.native import frames
 from system.core import _core
 from system.engine import _engine
-from system.engine._engine import Engine, Victim
+from system.engine._engine import Engine, Guest, Victim
 
 REFUSED = _engine.victims("refused")
 
 
+def standing(engine: Engine, victim: Victim) -> Guest:
+    guest = engine.start(victim.argv, victim.name)
+    try:
+        guest.ready()
+    except _engine.Missing as missing:
+        pytest.skip(str(missing))
+    return guest
+
+
 @pytest.mark.parametrize("victim", REFUSED, ids=lambda victim: victim.name)
 def test_what_cannot_be_carried_is_refused_by_name_and_goes_on(engine: Engine, victim: Victim) -> None:
-    source = engine.start(victim.argv)
-    source.ready()
+    source = standing(engine, victim)
     for _ in range(3):
         told = engine.refusal(source)
         assert told.startswith("pid "), told
         assert any(words in told for words in victim.proves.split("|")), told
     source.go()
     assert source.verdict() == "OK"
+
+
+FULL_PIPE = """
+mkfifo pipe
+exec 3<>pipe
+head -c 60000 /dev/zero >&3
+echo READY
+while read -r line; do head -c 60000 <&3 | wc -c; done
+"""
+
+
+def test_a_child_with_too_little_room_in_its_pipe_is_refused_and_not_cut_short(engine: Engine) -> None:
+    source = engine.start(["/bin/sh", "-c", FULL_PIPE])
+    source.ready()
+    snapshot = engine.snapshot(source)
+    hoarder = standing(engine, next(victim for victim in REFUSED if victim.name == "pipe_beyond_quota"))
+    child, answer = engine.ask_fork(snapshot.number, "nobody")
+    engine.forget(child)
+    assert answer.error[:3] == ("isolation_failed", "child_make_fds", errno.EPERM), _engine.describe(answer)
+    assert "room in a pipe" in answer.found.text(p.TAG_TEXT)
+    hoarder.end()
+    assert snapshot.fork().ask("read") == source.ask("read") == "60000"
 
 
 def test_a_process_that_is_stopped_is_refused_and_stays_stopped(engine: Engine) -> None:
