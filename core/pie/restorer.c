@@ -439,6 +439,15 @@ restore_limit(struct pie_args *args, int resource)
     pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
 }
 
+/* Received descriptors have numbers above the guest's. A guest may have lowered the limits of its memory to what it has,
+ * or below: shared memory is to be mapped yet, and prctl(PR_SET_MM_MAP) compares with that of data. */
+PIE_INLINE int
+hinders_restoring(int resource)
+{
+  return resource == RLIMIT_NOFILE || resource == RLIMIT_AS || resource == RLIMIT_DATA;
+}
+
+/* The personality as late as its limits: with READ_IMPLIES_EXEC shared memory would be mapped executable. */
 PIE_INLINE void
 restore_process(struct pie_args *args)
 {
@@ -459,11 +468,15 @@ restore_process(struct pie_args *args)
   for (int i = 0; i < 3; i++)
     if (args->itimers[i][2] || args->itimers[i][3])
       SYS3(SYS_setitimer, i, args->itimers[i], 0);
-  restore_limit(args, RLIMIT_NOFILE);
+  if (args->personality)
+    SYS1(SYS_personality, args->personality);
+  for (int resource = 0; resource < 16; resource++)
+    if (hinders_restoring(resource))
+      restore_limit(args, resource);
 }
 
-/* What needs neither the sandbox's root nor its namespaces, while init makes those ready. The limit of descriptors comes
- * later: the received ones have numbers above the guest's. */
+/* What needs neither the sandbox's root nor its namespaces, while init makes those ready, and hinders nothing of what
+ * comes behind. */
 PIE_INLINE void
 restore_early(struct pie_args *args)
 {
@@ -477,10 +490,8 @@ restore_early(struct pie_args *args)
     if (args->asked_features >> feature & 1)
       SYS2(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, feature);
   SYS1(SYS_umask, args->umask);
-  if (args->personality)
-    SYS1(SYS_personality, args->personality);
   for (int resource = 0; resource < 16; resource++)
-    if (resource != RLIMIT_NOFILE)
+    if (!hinders_restoring(resource))
       restore_limit(args, resource);
 }
 

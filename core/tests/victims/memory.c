@@ -496,6 +496,43 @@ VICTIM(shm_file, "files of /dev/shm, mapped shared and privately")
   CHECK(fd >= 0 && read(fd, text, 3) == 3 && memcmp(text, "new", 3) == 0, "the file has not what was written");
 }
 
+/* The number behind a name of /proc/self/status, in bytes. */
+static size_t
+status_bytes(const char *name)
+{
+  char text[4096];
+  int fd = open("/proc/self/status", O_RDONLY);
+  ssize_t length = read(fd, text, sizeof text - 1);
+
+  NEED(length > 0);
+  close(fd);
+  text[length] = 0;
+  const char *at = strstr(text, name);
+  NEED(at);
+  return strtoul(at + strlen(name), NULL, 10) * 1024;
+}
+
+VICTIM(used_up_limits, "shared memory under limits of memory that are used up")
+{
+  int fd = make_file("limited", 4 * PAGE);
+  char *file = map_file(fd, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED), exe[64] = "", exe_after[64] = "";
+  char *anonymous_shared = mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct rlimit now;
+
+  NEED(anonymous_shared != MAP_FAILED && readlink("/proc/self/exe", exe, sizeof exe) > 0);
+  fill(anonymous_shared, 4 * PAGE);
+  const struct rlimit space = {status_bytes("\nVmSize:"), RLIM_INFINITY}, data = {PAGE, RLIM_INFINITY};
+  NEED(setrlimit(RLIMIT_AS, &space) == 0 && setrlimit(RLIMIT_DATA, &data) == 0);
+  ready();
+  await_go();
+  check(file, 4 * PAGE, "the file");
+  check(anonymous_shared, 4 * PAGE, "the shared memory");
+  CHECK(getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_cur == space.rlim_cur, "address space: %lu", now.rlim_cur);
+  CHECK(getrlimit(RLIMIT_DATA, &now) == 0 && now.rlim_cur == data.rlim_cur, "data: %lu", now.rlim_cur);
+  CHECK(mmap(NULL, 16 * MIB, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) == MAP_FAILED, "it may map more");
+  CHECK(readlink("/proc/self/exe", exe_after, sizeof exe_after) > 0 && strcmp(exe, exe_after) == 0, "its program");
+}
+
 VICTIM(dev_zero, "/dev/zero mapped privately")
 {
   int fd = open("/dev/zero", O_RDWR);

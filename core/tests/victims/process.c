@@ -121,12 +121,33 @@ VICTIM(alarm, "an alarm that comes after the fork")
   await_go();
 }
 
-VICTIM(personality, "its personality")
+/* Of the first address in a line of /proc/self/maps. */
+static bool
+is_executable(const void *address)
 {
-  NEED(personality(ADDR_NO_RANDOMIZE) != -1);
+  char line[512], begin[32];
+  bool found = false;
+  FILE *maps = fopen("/proc/self/maps", "r");
+
+  snprintf(begin, sizeof begin, "%lx-", (unsigned long)address);
+  while (fgets(line, sizeof line, maps))
+    found = found || (strncmp(line, begin, strlen(begin)) == 0 && strchr(line, ' ')[3] == 'x');
+  fclose(maps);
+  return found;
+}
+
+/* The product's filter allows the second. */
+VICTIM(personality, "its personality, which is not that of memory that was shared before")
+{
+  void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const unsigned both = READ_IMPLIES_EXEC | ADDR_NO_RANDOMIZE;
+
+  NEED(shared != MAP_FAILED && (personality(both) != -1 || personality(ADDR_NO_RANDOMIZE) != -1));
+  unsigned before = (unsigned)personality(0xffffffff);
   ready();
   await_go();
-  CHECK(personality(0xffffffff) == ADDR_NO_RANDOMIZE, "%#x", (unsigned)personality(0xffffffff));
+  CHECK((unsigned)personality(0xffffffff) == before, "%#x", (unsigned)personality(0xffffffff));
+  CHECK(!is_executable(shared), "what was mapped before can be executed");
 }
 
 VICTIM(nice, "its priority")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from system.core import _payloads
 from system.engine import _engine
 from system.engine._engine import Engine, Victim
 
@@ -21,3 +22,11 @@ def test_a_victim_is_right_in_the_source_and_in_every_fork(engine: Engine, victi
     asleep = victim.name not in BUSY
     siblings = 1 if victim.name == "large" else 5
     _engine.all_right(_engine.family(engine, source, siblings=siblings, asleep=asleep), asleep=asleep)
+
+
+def test_memory_of_a_process_whose_personality_implies_execution_is_as_it_was(engine: Engine) -> None:
+    """What the product's filter does not allow."""
+    victim = next(victim for victim in VICTIMS if victim.name == "personality")
+    source = engine.start(victim.argv, filter_id=_payloads.ALLOW_ALL)
+    source.ready()
+    _engine.all_right(_engine.family(engine, source))
