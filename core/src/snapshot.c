@@ -270,10 +270,13 @@ send_orders(struct snapshot *s)
 static int
 watch_stem(struct snapshot *s, struct err *err)
 {
-  s->state = SNAPSHOT_BUILDING;
-  if (loop_add(s->stem, &s->stem_watch, EPOLLIN) < 0)
-    return err_step(err, RAMET_STEP_STEM_FORK, "watch the stem: %s", strerror(errno));
-  return 0;
+  if (loop_add(s->stem, &s->stem_watch, EPOLLIN) == 0) {
+    s->state = SNAPSHOT_BUILDING;
+    return 0;
+  }
+  err_step(err, RAMET_STEP_STEM_FORK, "watch the stem: %s", strerror(errno));
+  snapshot_end_stem(s);
+  return -1;
 }
 
 int

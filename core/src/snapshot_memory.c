@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The budget of snapshots: what their stems and spares take, who gives it up, and when no more are taken. */
+ * The budget of snapshots: what their stems, spares and page files take, who gives it up, and when no more are taken. */
 #define _GNU_SOURCE
 #include "snapshot_parts.h"
 
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -61,6 +62,24 @@ snapshot_memory_charge(struct snapshot *s)
   s->weighed_at = 0;
 }
 
+static bool
+is_memory(int file)
+{
+  struct statfs fs;
+
+  return fstatfs(file, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
+/* One that has a name is there without core, too. */
+void
+snapshot_memory_charge_pages(struct snapshot *s)
+{
+  struct stat st;
+
+  s->pages_bytes =
+      is_memory(s->pages) && fstat(s->pages, &st) == 0 && st.st_nlink == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
 void
 snapshot_memory_charge_spare(struct snapshot *s)
 {
@@ -91,7 +110,7 @@ total(void)
   uint64_t bytes = 0;
 
   for (struct snapshot *s = snapshot_next(NULL); s; s = snapshot_next(s))
-    bytes += s->stem_bytes + s->spare_bytes;
+    bytes += s->stem_bytes + s->spare_bytes + s->pages_bytes;
   return bytes;
 }
 
@@ -123,6 +142,12 @@ uint64_t
 snapshot_memory_budget(void)
 {
   return budget;
+}
+
+int
+snapshot_memory_directory(void)
+{
+  return directory;
 }
 
 bool
@@ -184,7 +209,7 @@ give_up_stem(struct snapshot *s)
 
   if (!s->in_stem) {
     snapshot_end_stem(s);
-  } else if (snapshot_write_out(s, directory, &err) < 0) {
+  } else if (snapshot_write_out(s, &err) < 0) {
     log_err("snapshot_not_written", &err);
     s->stays = true;
   }
@@ -234,12 +259,11 @@ snapshot_memory_admit(struct err *err)
 static const char *
 uselessness(int candidate)
 {
-  struct statfs fs;
   cleanup_fd int probe = openat(candidate, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 
-  if (probe < 0 || fstatfs(probe, &fs) < 0)
+  if (probe < 0)
     return strerror(errno);
-  return fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC ? "it is in memory" : NULL;
+  return is_memory(probe) ? "it is in memory" : NULL;
 }
 
 void

@@ -105,9 +105,8 @@ snapshot_exporter_lost(struct snapshot *s)
   export_failed(s, &err);
 }
 
-/* `directory`: where the pages go; -1: into memory. */
-static int
-fork_exporter(struct snapshot *s, int directory, struct err *err)
+int
+snapshot_write_out(struct snapshot *s, struct err *err)
 {
   struct export_source source = {.stem_pid = s->stem_pid,
                                  .image = &s->image,
@@ -115,31 +114,24 @@ fork_exporter(struct snapshot *s, int directory, struct err *err)
                                  .region_start = s->region_start,
                                  .region_end = s->region_start + s->region_length,
                                  .pages = s->pages,
-                                 .directory = directory};
-  int pair[2];
+                                 .directory = snapshot_memory_directory()};
+  cleanup_fd int theirs = -1;
 
   if (s->stem < 0)
     return err_code(err, "stem_lost", "the snapshot's stem is gone, and its memory was nowhere else");
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-    return err_step(err, RAMET_STEP_EXPORT, "socketpair: %s", strerror(errno));
+  if (snapshot_watch_tracer(s, RAMET_STEP_EXPORT, &theirs, err) < 0)
+    return -1;
   long pid = sys_clone(0, NULL);
   if (pid == 0)
-    export_main(&source, pair[1]);
-  int saved = errno;
-  close(pair[1]);
-  s->tracer = pair[0];
-  errno = saved;
-  if (pid < 0 || loop_add(s->tracer, &s->tracer_watch, EPOLLIN) < 0)
-    return err_step(err, RAMET_STEP_EXPORT, "start the exporter: %s", strerror(errno));
+    export_main(&source, theirs);
+  if (pid < 0) {
+    err_step(err, RAMET_STEP_EXPORT, "start the exporter: %s", strerror(errno));
+    snapshot_close_watched(&s->tracer, &s->tracer_watch);
+    return -1;
+  }
   s->tracer_pid = (int)pid;
   s->exporting = true;
   return 0;
-}
-
-int
-snapshot_write_out(struct snapshot *s, int directory, struct err *err)
-{
-  return fork_exporter(s, directory, err);
 }
 
 int
@@ -155,7 +147,7 @@ snapshot_export(uint64_t id, uint64_t request, struct err *err)
   }
   if (s->export_request)
     return err_code(err, "busy", "snapshot %u is being exported", s->id);
-  if (!s->exporting && fork_exporter(s, -1, err) < 0)
+  if (!s->exporting && snapshot_write_out(s, err) < 0)
     return -1;
   s->export_request = request;
   return 0;

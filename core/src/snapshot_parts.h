@@ -56,7 +56,7 @@ struct snapshot {
   uint64_t asked_at, captured_at;
   uint64_t pause_ns, memory_bytes, file_bytes;
   /* what the budget is charged with */
-  uint64_t stem_bytes, spare_bytes, weighed_at;
+  uint64_t stem_bytes, spare_bytes, pages_bytes, weighed_at;
   pid_t spare_pid; /* 0: it has not said yet */
   bool stays;      /* it could not be written out */
 };
@@ -83,20 +83,27 @@ int snapshot_adopt_copy(struct snapshot *s, struct err *err) MUST_CHECK;
 /* snapshot_take.c */
 void snapshot_tracer_ready(struct watch *watch, uint32_t events);
 int snapshot_map_description(struct snapshot *s, struct err *err) MUST_CHECK;
+/* A socket to a tracer or an exporter that is started next: watched before there is anybody, since one that has begun
+ * cannot be stopped in the middle. */
+int snapshot_watch_tracer(struct snapshot *s, enum ramet_step step, int *theirs, struct err *err) MUST_CHECK;
 void snapshot_read_refusal(const struct frame *frame, struct err *err);
 
 /* snapshot_move.c */
 /* The exporter's answer; or that there will be none. */
 void snapshot_exported(struct snapshot *s, struct frame *frame);
 void snapshot_exporter_lost(struct snapshot *s);
-/* Writes it out into `directory`, after which its stem may go. */
-int snapshot_write_out(struct snapshot *s, int directory, struct err *err) MUST_CHECK;
+/* Starts the exporter; after it the stem may go. Where there is no directory for them, pages go into memory. */
+int snapshot_write_out(struct snapshot *s, struct err *err) MUST_CHECK;
 
 /* snapshot_memory.c */
 /* Its stem stands. */
 void snapshot_memory_charge(struct snapshot *s);
+/* Its page file is there, or another one in its place. */
+void snapshot_memory_charge_pages(struct snapshot *s);
 void snapshot_memory_charge_spare(struct snapshot *s);
 bool snapshot_memory_fits_spare(void);
+/* Where page files are made; -1: in memory. */
+int snapshot_memory_directory(void);
 /* Gives up what was used least recently for as long as more is in use than there may be. */
 void snapshot_memory_relieve(void);
 /* A further snapshot is asked for. */

@@ -36,6 +36,7 @@ snapshot_map_description(struct snapshot *s, struct err *err)
     s->mapping = NULL;
     return err_step(err, RAMET_STEP_IMAGE, "map the image: %s", strerror(errno));
   }
+  snapshot_memory_charge_pages(s);
   return image_decode((struct span){s->mapping, (uint32_t)st.st_size}, (uint64_t)pages.st_size, &s->image, err);
 }
 
@@ -209,6 +210,22 @@ snapshot_tracer_ready(struct watch *watch, uint32_t events)
   snapshot_fail(s, &err);
 }
 
+int
+snapshot_watch_tracer(struct snapshot *s, enum ramet_step step, int *theirs, struct err *err)
+{
+  int pair[2];
+
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    return err_step(err, step, "socketpair: %s", strerror(errno));
+  s->tracer = pair[0];
+  *theirs = pair[1];
+  if (loop_add(s->tracer, &s->tracer_watch, EPOLLIN) == 0)
+    return 0;
+  err_step(err, step, "watch a process of core's: %s", strerror(errno));
+  close_fd(&s->tracer);
+  return -1;
+}
+
 /* ---- taking one ----------------------------------------------------------------------------------------------- */
 
 static int
@@ -225,19 +242,15 @@ fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
                                   .region_start = sandbox->region_start,
                                   .region_end = sandbox->region_end,
                                   .restarted = {sandbox->restarted, sandbox->restarted_length}};
-  int pair[2];
+  cleanup_fd int theirs = -1;
 
   memcpy(source.streams, sandbox->streams, sizeof source.streams);
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-    return err_step(err, RAMET_STEP_FIND_PROCESSES, "socketpair: %s", strerror(errno));
+  if (snapshot_watch_tracer(s, RAMET_STEP_FIND_PROCESSES, &theirs, err) < 0)
+    return -1;
   long pid = sys_clone(0, NULL);
   if (pid == 0)
-    capture_main(&source, s->fault, pair[1]);
-  int saved = errno;
-  close(pair[1]);
-  s->tracer = pair[0];
-  errno = saved;
-  if (pid < 0 || loop_add(s->tracer, &s->tracer_watch, EPOLLIN) < 0)
+    capture_main(&source, s->fault, theirs);
+  if (pid < 0)
     return err_step(err, RAMET_STEP_FIND_PROCESSES, "start the tracer: %s", strerror(errno));
   s->tracer_pid = (int)pid;
   return 0;

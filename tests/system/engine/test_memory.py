@@ -246,11 +246,35 @@ def test_a_directory_that_fails_keeps_the_stems(victims_dir: Path) -> None:
         os.close(fd)
 
 
-def exported(engine: Engine, snapshot: Snapshot) -> None:
-    """Have core write its image into memory."""
+def exported(engine: Engine, snapshot: Snapshot) -> os.stat_result:
+    """Have core write its image into a file; that of its pages."""
     answer = engine.core.control.ok(p.EXPORT_SNAPSHOT, frames.u32(p.TAG_SNAPSHOT, snapshot.number))
+    pages = os.fstat(answer.fds[1])
     for fd in answer.fds:
         os.close(fd)
+    return pages
+
+
+def test_an_export_into_memory_is_charged_until_the_snapshot_goes(victims_dir: Path) -> None:
+    with budgeted(victims_dir, 1 << 40) as engine:
+        snapshot = engine.snapshot(holder(engine))
+        before = used(engine)
+        pages = exported(engine, snapshot)
+        assert pages.st_blocks * 512 >= 3 * MIB
+        assert used(engine) >= before + pages.st_blocks * 512
+        snapshot.drop()
+        assert used(engine) == 0
+
+
+def test_an_export_goes_where_there_is_room_for_what_is_given_up(victims_dir: Path, directory: int) -> None:
+    with budgeted(victims_dir, 1 << 40, directory) as engine:
+        source = holder(engine)
+        snapshot = engine.snapshot(source)
+        before = used(engine)
+        pages = exported(engine, snapshot)
+        assert pages.st_dev == os.fstat(directory).st_dev
+        assert used(engine) <= before
+        assert snapshot.fork().ask("a") == source.ask("a")
 
 
 @pytest.mark.parametrize("by_twin", [False, True], ids=["copied", "by_twin"])
