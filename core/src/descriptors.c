@@ -181,11 +181,11 @@ make_memory_file(struct span link)
   return memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-/* In the writable layer. /tmp is the guest's: where it is no directory of the root's, the root is one. */
+/* In the writable layer. /tmp is the guest's: where it is no directory of that, or another mount, the root is one. */
 static int
 make_file(void)
 {
-  int fd = sys_openat2(AT_FDCWD, "/tmp", O_TMPFILE | O_RDWR, 0600, RESOLVE_AS_NAMED);
+  int fd = sys_openat2(AT_FDCWD, "/tmp", O_TMPFILE | O_RDWR, 0600, RESOLVE_IN_OWN_LAYER);
 
   return fd >= 0 ? fd : open("/", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 }

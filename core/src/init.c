@@ -455,12 +455,13 @@ make_descriptors(const struct plan *plan, struct frame *frame, int first, struct
 }
 
 /* No two sandboxes are one machine (machine-id(5)). In a fork the file is the guest's own, who may have put anything in
- * its place: nothing is followed or waited for, and where it cannot be written it stays as it is. */
+ * its place: nothing is followed or waited for, and where it cannot be written, or is of another mount, it stays as it
+ * is. */
 static void
 renew_machine_id(void)
 {
   cleanup_fd int fd = sys_openat2(AT_FDCWD, "/etc/machine-id",
-                                  O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_AS_NAMED);
+                                  O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_IN_OWN_LAYER);
   uint8_t random[16];
   char text[2 * sizeof random + 2];
 

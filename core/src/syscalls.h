@@ -93,6 +93,8 @@ sys_pidfd_send_signal(int pidfd, int number)
 
 /* A path of a guest's that was resolved once: a link in it is not of that time. */
 #define RESOLVE_AS_NAMED (RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)
+/* What is to be written of our own accord: a bind may be a directory of the host's. */
+#define RESOLVE_IN_OWN_LAYER (RESOLVE_AS_NAMED | RESOLVE_NO_XDEV)
 
 static inline int
 sys_openat2(int dir, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve)

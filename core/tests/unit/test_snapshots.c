@@ -38,11 +38,10 @@ stored(void)
   return s;
 }
 
-/* Children of core end without a signal. */
 static bool
 has_children(void)
 {
-  while (waitpid(-1, NULL, __WALL) > 0)
+  while (waitpid(-1, NULL, 0) > 0)
     continue;
   return errno != ECHILD;
 }
@@ -77,7 +76,7 @@ an_exporter_that_cannot_be_watched_is_never_started(void)
     CHECK(snapshot_export(1, 7, &err) < 0);
     CHECK(err.step == RAMET_STEP_EXPORT && err.number == EBADF);
     CHECK(s->tracer == -1 && s->tracer_pid == 0 && !s->exporting && !s->export_request);
-    CHECK(waitpid(-1, NULL, __WALL | WNOHANG) < 0 && errno == ECHILD);
+    CHECK(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD);
   }
   CHECK(tap_open_descriptors() == before);
   snapshot_retire(s);

@@ -3,6 +3,9 @@
 import errno
 import fcntl
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -166,3 +169,42 @@ def test_what_an_export_gives_of_an_image_cannot_be_written(engine: Engine, byst
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     for fd in answer.fds:
         os.close(fd)
+
+
+BOUND_ROOT = 2
+BOUND = """
+echo kept > file
+exec 3<>file
+rm file
+echo READY
+while read -r line; do echo $(cat <&3) $(stat -Lc %d /proc/self/fd/3) $(stat -c %d /tmp); done
+"""
+
+
+@pytest.fixture
+def host() -> Iterator[Path]:
+    """A directory of the host's, which core, who is nobody there, may look into."""
+    with tempfile.TemporaryDirectory(prefix="ramet-bound-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_init_writes_nothing_into_a_directory_of_the_hosts(engine: Engine, host: Path) -> None:
+    """What it makes of its own accord, the machine's id and files without a name, is in the sandbox's own layer."""
+    places = [host / "etc", host / "tmp"]
+    machine = places[0] / "machine-id"
+    for place in places:
+        place.mkdir()
+        place.chmod(0o777)
+    machine.write_text("the host's")
+    machine.chmod(0o666)
+    binds = b"".join(_payloads.bind(str(place), f"/{place.name}", flags=0) for place in places)
+    answer = engine.core.define(BOUND_ROOT, more=binds)
+    assert answer.kind == p.OK, _engine.describe(answer)
+    source = engine.start(["/bin/sh", "-c", BOUND], root=BOUND_ROOT)
+    source.ready()
+    child = engine.snapshot(source).fork()
+    content, file, bound = child.ask("look").split()
+    assert content == "kept"
+    assert file != bound
+    assert machine.read_text() == "the host's"
