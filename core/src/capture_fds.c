@@ -90,6 +90,7 @@ free_table(struct fd_table *table)
     free(table->items[i].info);
   free(table->items);
   close_fd(&table->pidfd);
+  close_fd(&table->diag);
 }
 
 /* Descriptors of one open file description share offset and status flags: the first gives it its number. */
@@ -425,7 +426,7 @@ put_table(struct capture *capture, struct fd_table *table, struct err *err)
 int
 capture_descriptors(struct capture *capture, struct err *err)
 {
-  struct fd_table table = {.pidfd = -1};
+  struct fd_table table = {.pidfd = -1, .diag = -1};
 
   if (fault_here(RAMET_STEP_DESCRIPTORS, err) < 0)
     return -1;

@@ -23,6 +23,7 @@ struct fd_table {
   struct found_fd *items;
   int count;
   int pidfd;
+  int diag; /* asks the guest's network namespace for its unix sockets; -1: nobody has asked yet */
 };
 
 struct writing {

@@ -34,6 +34,12 @@ int_option(int socket, int name, int *out)
   return getsockopt(socket, SOL_SOCKET, name, out, &length);
 }
 
+static int
+failed(const struct writing *w, struct err *err)
+{
+  return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
+}
+
 /* A connection that was reset, which nobody has been told yet. SO_ERROR would tell, and take the error away. */
 static bool
 has_error(int socket)
@@ -72,7 +78,7 @@ write_inet(struct writing *w, int socket, int type, struct err *err)
 
   if (int_option(socket, SO_ACCEPTCONN, &listening) < 0 ||
       getsockname(socket, (struct sockaddr *)&address, &length) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
+    return failed(w, err);
   w->out.value[0] = inet_options(socket, listening);
   w->out.value[1] = address.ss_family;
   w->out.value[2] = (uint64_t)type;
@@ -96,7 +102,6 @@ struct unix_facts {
   uint8_t shut;  /* 1: for reading, 2: for writing */
 };
 
-/* A socket that asks the guest's network namespace, where its unix sockets are known too. */
 static int
 open_diag(const struct writing *w)
 {
@@ -148,9 +153,11 @@ ask_facts(const struct writing *w, struct unix_facts *facts)
                   .udiag_cookie = {(uint32_t)-1, (uint32_t)-1}}};
   uint8_t answer[1024] __attribute__((aligned(8)));
   const struct nlmsghdr *header = (const void *)answer;
-  cleanup_fd int diag = open_diag(w);
 
   *facts = (struct unix_facts){0};
+  if (w->table->diag < 0)
+    w->table->diag = open_diag(w);
+  int diag = w->table->diag;
   if (diag < 0 || send(diag, &question, sizeof question, 0) < 0)
     return false;
   ssize_t got = recv(diag, answer, sizeof answer, 0);
@@ -201,9 +208,7 @@ keep_message(struct unread *u)
   ssize_t got = recvmsg(u->socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
   if (got < 0)
-    return errno == EAGAIN ? 0
-                           : err_step(u->err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", u->w->fd->number,
-                                      strerror(errno));
+    return errno == EAGAIN ? 0 : failed(u->w, u->err);
   if (drop_descriptors(&message))
     return fd_refuse(u->w, u->err, "a unix socket with descriptors on their way");
   if (message.msg_flags & MSG_TRUNC)
@@ -212,37 +217,47 @@ keep_message(struct unread *u)
     return u->ends ? 0 : fd_refuse(u->w, u->err, "a unix socket with an empty message");
   uint32_t length = (uint32_t)got;
   if (write(u->file, &length, sizeof length) != sizeof length || write(u->file, u->buffer, length) != got)
-    return err_step(u->err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", u->w->fd->number, strerror(errno));
+    return failed(u->w, u->err);
   u->length += sizeof length + length;
   return 1;
 }
 
-/* With a peek offset each look begins where the one before ended; the guest's own is put back. */
+/* With a peek offset each look begins where the one before ended. A guest's own stands for what its next look shows. */
 static int
-keep_unread(struct writing *w, int socket, int unread, struct err *err)
+keep_messages(struct unread *u)
 {
-  struct unread u = {
-      .w = w, .socket = socket, .ends = w->out.value[2] == SOCK_STREAM || w->out.value[1] & 1, .err = err};
   const int none = -1, start = 0;
-  int own = none, result;
+  int result;
 
-  cleanup_free uint8_t *buffer = malloc(MESSAGE_MAX);
-  cleanup_fd int file = memfd_create("ramet-messages", MFD_CLOEXEC);
-  u.buffer = buffer;
-  u.file = file;
-  if (!buffer || file < 0 || int_option(socket, SO_PEEK_OFF, &own) < 0 ||
-      setsockopt(socket, SOL_SOCKET, SO_PEEK_OFF, &start, sizeof start) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "content of fd %d: %s", w->fd->number, strerror(errno));
-  while ((result = keep_message(&u)) > 0)
+  if (!u->buffer || u->file < 0 || setsockopt(u->socket, SOL_SOCKET, SO_PEEK_OFF, &start, sizeof start) < 0)
+    return failed(u->w, u->err);
+  while ((result = keep_message(u)) > 0)
     continue;
-  if (setsockopt(socket, SOL_SOCKET, SO_PEEK_OFF, &own, sizeof own) < 0 && result == 0)
-    result = err_step(err, RAMET_STEP_DESCRIPTORS, "fd %d: %s", w->fd->number, strerror(errno));
-  if (result < 0)
-    return -1;
+  if (setsockopt(u->socket, SOL_SOCKET, SO_PEEK_OFF, &none, sizeof none) < 0 && result == 0)
+    result = failed(u->w, u->err);
+  return result;
+}
+
+/* `readable`: there is something to read, which may be the end. */
+static int
+keep_unread(struct writing *w, int socket, bool readable, struct err *err)
+{
+  bool stream = w->out.value[2] == SOCK_STREAM, shut = w->out.value[1] & 1;
+  int own;
+
+  if (int_option(socket, SO_PEEK_OFF, &own) < 0)
+    return failed(w, err);
   if (own >= 0)
     return fd_refuse(w, err, "a unix socket with a place from which it is looked at");
-  /* Bytes out of band, or an empty message, which a second look would not show. */
-  if (u.length == 0 && unread)
+  if (!readable)
+    return 0;
+  cleanup_free uint8_t *buffer = malloc(MESSAGE_MAX);
+  cleanup_fd int file = memfd_create("ramet-messages", MFD_CLOEXEC);
+  struct unread u = {.w = w, .socket = socket, .file = file, .buffer = buffer, .ends = stream || shut, .err = err};
+  if (keep_messages(&u) < 0)
+    return -1;
+  /* There was something to read, and it does not show. */
+  if (u.length == 0 && (stream || !shut))
     return fd_refuse(w, err, "a unix socket with data that cannot be looked at");
   return fd_keep_content(w, file, u.length, err);
 }
@@ -261,7 +276,7 @@ find_peer(const struct writing *w, uint32_t inode)
 static int
 write_pair(struct writing *w, int socket, int type, struct err *err)
 {
-  struct pollfd polled = {socket, POLLIN, 0};
+  struct pollfd polled = {socket, POLLIN | POLLPRI, 0};
   struct unix_facts facts;
   int room = 0, credentials = 0, pidfds = 0;
 
@@ -273,20 +288,25 @@ write_pair(struct writing *w, int socket, int type, struct err *err)
   if (has_error(socket))
     return fd_refuse(w, err, "a unix socket whose connection was reset");
   if (int_option(socket, SO_SNDBUF, &room) < 0 || int_option(socket, SO_PASSCRED, &credentials) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
+    return failed(w, err);
   if (int_option(socket, SO_PASSPIDFD, &pidfds) == 0 && pidfds)
     return fd_refuse(w, err, "a unix socket that asks for process descriptors");
-  int unread = poll(&polled, 1, 0) == 1 && polled.revents & POLLIN && !(facts.shut & 1);
+  /* Of messages FIONREAD tells the length of the first, which may be none. */
+  if (poll(&polled, 1, 0) < 0)
+    return failed(w, err);
+  if (polled.revents & POLLPRI)
+    return fd_refuse(w, err, "a unix socket with a byte out of band");
+  bool readable = polled.revents & POLLIN;
   int waiting = 0;
   if (type == SOCK_STREAM && ioctl(socket, FIONREAD, &waiting) == 0)
-    unread = waiting > 0;
+    readable = waiting > 0;
   w->out.kind = IMAGE_SOCKETPAIR;
   w->out.peer = other ? other->description + 1 : 0;
   w->out.value[0] = (uint64_t)room / 2; /* the kernel tells the double of what it was given */
   w->out.value[1] = facts.shut;
   w->out.value[2] = (uint64_t)type;
   w->out.value[3] = credentials ? IMAGE_PASSES_CREDENTIALS : 0;
-  if (keep_unread(w, socket, unread, err) < 0)
+  if (keep_unread(w, socket, readable, err) < 0)
     return -1;
   if (credentials && w->out.content_length)
     return fd_refuse(w, err, "a unix socket with unread data that tells who sent it");
@@ -321,7 +341,7 @@ fd_write_socket(struct writing *w, struct err *err)
   int domain, type;
 
   if (socket < 0 || int_option(socket, SO_DOMAIN, &domain) < 0 || int_option(socket, SO_TYPE, &type) < 0)
-    return err_step(err, RAMET_STEP_DESCRIPTORS, "socket of fd %d: %s", w->fd->number, strerror(errno));
+    return failed(w, err);
   switch (domain) {
   case AF_INET:
   case AF_INET6:

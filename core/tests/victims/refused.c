@@ -165,6 +165,35 @@ VICTIM(descriptors_on_their_way, "fd 3 is a unix socket with descriptors on thei
   CHECK(fd > 0 && fcntl(fd, F_GETFD) == 0 && recv(pair[0], &c, 1, MSG_DONTWAIT) < 0, "the descriptor is %d", fd);
 }
 
+VICTIM(out_of_band, "fd 3 is a unix socket with a byte out of band")
+{
+  int pair[2];
+  char text[8];
+
+  NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pair[0] == 3);
+  NEED(write(pair[1], "in", 2) == 2);
+  if (send(pair[1], "!", 1, MSG_OOB) != 1)
+    MISSING("bytes out of band of unix sockets");
+  ready();
+  await_go();
+  CHECK(recv(pair[0], text, 1, MSG_OOB) == 1 && text[0] == '!', "the byte out of band");
+  CHECK(read(pair[0], text, sizeof text) == 2 && memcmp(text, "in", 2) == 0, "the bytes");
+}
+
+VICTIM(own_peek_offset, "fd 3 is a unix socket with a place from which it is looked at")
+{
+  int pair[2], place = 1;
+  socklen_t length = sizeof place;
+  char text[8];
+
+  NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pair[0] == 3 && write(pair[1], "abc", 3) == 3);
+  NEED(setsockopt(pair[0], SOL_SOCKET, SO_PEEK_OFF, &place, sizeof place) == 0);
+  ready();
+  await_go();
+  CHECK(getsockopt(pair[0], SOL_SOCKET, SO_PEEK_OFF, &place, &length) == 0 && place == 1, "its place: %d", place);
+  CHECK(recv(pair[0], text, sizeof text, MSG_PEEK) == 2 && memcmp(text, "bc", 2) == 0, "a look");
+}
+
 VICTIM(unix_reset, "fd 3 is a unix socket whose connection was reset")
 {
   int pair[2];
