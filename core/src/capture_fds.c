@@ -25,18 +25,12 @@ static int
 read_one(struct capture *capture, struct found_fd *fd, struct err *err)
 {
   char path[64];
-  struct stat st;
 
   snprintf(path, sizeof path, "/proc/%d/fd/%d", capture->pid, fd->number);
   ssize_t length = readlink(path, fd->link, sizeof fd->link - 1);
-  if (length < 0 || stat(path, &st) < 0)
+  if (length < 0 || stat(path, &fd->st) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "%s: %s", path, strerror(errno));
   fd->link[length] = 0;
-  fd->inode = st.st_ino;
-  fd->mode = st.st_mode;
-  fd->device = st.st_rdev;
-  fd->holder = st.st_dev;
-  fd->st = st;
   snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", capture->pid, fd->number);
   fd->info = procfs_read(path, NULL);
   const char *flags = fd->info ? procfs_field(fd->info, "flags") : NULL;
@@ -210,7 +204,7 @@ write_unlinked(struct writing *w, struct err *err)
   size_t length = strlen(w->fd->link);
   memcpy(w->path, w->fd->link, length);
   w->path_length = length;
-  return capture_note_object(w->capture, w->fd->link, w->fd->inode, w->out.id, err);
+  return capture_note_object(w->capture, w->fd->link, w->fd->st.st_ino, w->out.id, err);
 }
 
 bool
@@ -223,15 +217,16 @@ fd_has_name(const struct writing *w)
 static int
 refuse_special(struct writing *w, struct err *err)
 {
-  mode_t mode = w->fd->mode;
+  mode_t mode = w->fd->st.st_mode;
   char path[64];
 
   snprintf(path, sizeof path, "/proc/%d/fd/%d", w->capture->pid, w->fd->number);
   const char *kernel = capture_kernel_file(path, w->fd->link);
   if (kernel)
     return fd_refuse(w, err, kernel);
-  if (S_ISCHR(mode) && major(w->fd->device) != 1 /* null, zero, full, random, urandom */)
-    return fd_refuse(w, err, major(w->fd->device) == 5 || major(w->fd->device) >= 136 ? "a terminal" : "a device");
+  if (S_ISCHR(mode) && major(w->fd->st.st_rdev) != 1 /* null, zero, full, random, urandom */)
+    return fd_refuse(w, err,
+                     major(w->fd->st.st_rdev) == 5 || major(w->fd->st.st_rdev) >= 136 ? "a terminal" : "a device");
   if (!S_ISREG(mode) && !S_ISDIR(mode) && !S_ISCHR(mode))
     return fd_refuse(w, err, "a special file");
   return 0;
@@ -244,9 +239,10 @@ write_nameless(struct writing *w, struct err *err)
 {
   bool removed = capture_ends_deleted(w->fd->link);
 
-  if (S_ISREG(w->fd->mode) && (w->fd->st.st_nlink == 0 || (removed && (w->fd->open_flags & O_ACCMODE) == O_RDONLY)))
+  if (S_ISREG(w->fd->st.st_mode) &&
+      (w->fd->st.st_nlink == 0 || (removed && (w->fd->open_flags & O_ACCMODE) == O_RDONLY)))
     return write_unlinked(w, err);
-  if (S_ISDIR(w->fd->mode) && removed)
+  if (S_ISDIR(w->fd->st.st_mode) && removed)
     return fd_refuse(w, err, "a directory that was removed");
   return fd_refuse(w, err,
                    removed ? "a file that has another name than it was opened by" : "a file of another mount");
@@ -259,14 +255,14 @@ write_named(struct writing *w, struct err *err)
 
   if (refuse_special(w, err) < 0)
     return -1;
-  if ((S_ISREG(w->fd->mode) && w->fd->st.st_nlink == 0) || !fd_has_name(w))
+  if ((S_ISREG(w->fd->st.st_mode) && w->fd->st.st_nlink == 0) || !fd_has_name(w))
     return write_nameless(w, err);
   if (procfs_field(w->fd->info, "lock"))
     return fd_refuse(w, err, "a file with a lock");
   w->out.kind = IMAGE_REOPEN;
-  w->out.offset = S_ISREG(w->fd->mode) ? info_number(w->fd, "pos", 10) : 0;
-  w->out.value[0] = w->fd->mode & S_IFMT;
-  w->out.value[1] = w->fd->device;
+  w->out.offset = S_ISREG(w->fd->st.st_mode) ? info_number(w->fd, "pos", 10) : 0;
+  w->out.value[0] = w->fd->st.st_mode & S_IFMT;
+  w->out.value[1] = w->fd->st.st_rdev;
   memcpy(w->path, w->fd->link, length);
   w->path_length = length;
   return 0;
@@ -360,9 +356,9 @@ put_epoll_items(struct writing *w, struct err *err)
 static bool
 is_stream(struct writing *w)
 {
-  for (int i = 0; i < STREAM_COUNT && !S_ISCHR(w->fd->mode); i++) {
+  for (int i = 0; i < STREAM_COUNT && !S_ISCHR(w->fd->st.st_mode); i++) {
     const struct stream_identity *stream = &w->capture->source->streams[i];
-    if (stream->inode && stream->inode == w->fd->inode && stream->device == w->fd->holder) {
+    if (stream->inode && stream->inode == w->fd->st.st_ino && stream->device == w->fd->st.st_dev) {
       w->out.kind = IMAGE_STREAM;
       w->out.value[0] = (uint64_t)i;
       return true;
@@ -376,9 +372,9 @@ classify(struct writing *w, struct err *err)
 {
   if (is_stream(w))
     return 0;
-  if (S_ISFIFO(w->fd->mode))
+  if (S_ISFIFO(w->fd->st.st_mode))
     return fd_write_pipe(w, err);
-  if (S_ISSOCK(w->fd->mode))
+  if (S_ISSOCK(w->fd->st.st_mode))
     return fd_write_socket(w, err);
   if (strncmp(w->fd->link, "anon_inode:", 11) == 0)
     return write_anonymous(w, err);

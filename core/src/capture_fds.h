@@ -11,9 +11,6 @@
 struct found_fd {
   int number, open_flags;
   uint32_t description;
-  ino_t inode;
-  mode_t mode;
-  dev_t device, holder; /* of a device node; of the file system */
   struct stat st;
   char link[512];
   char *info; /* fdinfo */

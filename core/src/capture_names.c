@@ -5,7 +5,6 @@
 #include "capture.h"
 
 #include <fcntl.h>
-#include <linux/limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>

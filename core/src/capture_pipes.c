@@ -12,7 +12,8 @@
 static bool
 is_same_pipe(const struct found_fd *a, const struct found_fd *b)
 {
-  return S_ISFIFO(a->mode) && S_ISFIFO(b->mode) && a->inode == b->inode && a->holder == b->holder;
+  return S_ISFIFO(a->st.st_mode) && S_ISFIFO(b->st.st_mode) && a->st.st_ino == b->st.st_ino &&
+         a->st.st_dev == b->st.st_dev;
 }
 
 /* Of all open files of this pipe, with any access, the first of the table. */
@@ -85,8 +86,8 @@ fd_write_pipe(struct writing *w, struct err *err)
   char path[64];
 
   w->out.kind = IMAGE_PIPE;
-  w->out.value[0] = w->fd->inode;
-  w->out.value[2] = w->fd->holder;
+  w->out.value[0] = w->fd->st.st_ino;
+  w->out.value[2] = w->fd->st.st_dev;
   if (w->fd->link[0] == '/') {
     if (!fd_has_name(w))
       return fd_refuse(w, err,

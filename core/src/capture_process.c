@@ -303,7 +303,6 @@ put_signals(struct capture *capture, struct err *err)
 static void
 read_layout(const char *stat, struct image_process *process)
 {
-  process->nice = (int32_t)(int64_t)procfs_stat_field(stat, 19);
   process->start_code = procfs_stat_field(stat, 26);
   process->end_code = procfs_stat_field(stat, 27);
   process->start_stack = procfs_stat_field(stat, 28);
@@ -365,7 +364,6 @@ read_status(const struct capture *capture, struct image_process *process)
 
   process->umask = umask_text ? (uint32_t)strtoul(umask_text, NULL, 8) : 022;
   process->no_thp = thp && thp[0] == '0';
-  process->dumpable = 1;
   snprintf(path, sizeof path, "/proc/%d/personality", capture->pid);
   cleanup_free char *personality = procfs_read(path, NULL);
   process->personality = personality ? (uint32_t)strtoul(personality, NULL, 16) : 0;

@@ -148,7 +148,7 @@ ask_facts(const struct writing *w, struct unix_facts *facts)
       .header = {.nlmsg_len = sizeof question, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST},
       .request = {.sdiag_family = AF_UNIX,
                   .udiag_states = (uint32_t)-1,
-                  .udiag_ino = (uint32_t)w->fd->inode,
+                  .udiag_ino = (uint32_t)w->fd->st.st_ino,
                   .udiag_show = UDIAG_SHOW_PEER,
                   .udiag_cookie = {(uint32_t)-1, (uint32_t)-1}}};
   uint8_t answer[1024] __attribute__((aligned(8)));
@@ -267,7 +267,7 @@ find_peer(const struct writing *w, uint32_t inode)
 {
   for (int i = 0; i < w->table->count; i++) {
     const struct found_fd *other = &w->table->items[i];
-    if (S_ISSOCK(other->mode) && (uint32_t)other->inode == inode && other->description == (uint32_t)i)
+    if (S_ISSOCK(other->st.st_mode) && (uint32_t)other->st.st_ino == inode && other->description == (uint32_t)i)
       return other;
   }
   return NULL;

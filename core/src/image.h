@@ -10,7 +10,7 @@
 #include "arch/x86_64/registers.h"
 #include "wire.h"
 
-#define IMAGE_VERSION 3
+#define IMAGE_VERSION 4
 #define IMAGE_THREADS_MAX 1024
 #define IMAGE_MAPPINGS_MAX 65000 /* vm.max_map_count is 65,530 */
 #define IMAGE_RUNS_MAX 1000000
@@ -47,15 +47,14 @@ struct image_header {
 };
 
 struct image_process {
-  int32_t pid, zero; /* in the sandbox's pid namespace */
+  int32_t pid; /* in the sandbox's pid namespace */
+  uint32_t no_thp;
   uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start,
       env_end;
   uint32_t umask, personality;
-  int32_t nice, dumpable;
-  uint32_t no_thp, thread_count;
+  uint32_t thread_count, zero;
   uint64_t rlimits[16][2];
   uint64_t itimers[3][4]; /* interval, value: seconds, microseconds */
-  uint64_t pending_shared;
   uint64_t asked_features; /* processor state that the process has asked for: ARCH_REQ_XCOMP_PERM */
   char exe[256];
 };

@@ -170,9 +170,28 @@ an_image_that_is_cut_short_is_refused_wherever_it_ends(void)
   writer_free(&writer);
 }
 
-int
-main(void)
+static const char *seed_path;
+
+static void
+the_fuzzers_seed_is_an_image_of_this_version(void)
 {
+  uint8_t seed[8192];
+  struct image image;
+  FILE *file = fopen(seed_path, "rb");
+
+  NEED(file);
+  size_t length = fread(seed, 1, sizeof seed, file);
+  fclose(file);
+  NEED(image_decode((struct span){seed, (uint32_t)length}, SMALL_PAGES, &image, &last) == 0);
+  image_free(&image);
+}
+
+int
+main(int argc, char **argv)
+{
+  NEED(argc == 2);
+  seed_path = argv[1];
+  RUN(the_fuzzers_seed_is_an_image_of_this_version);
   RUN(what_was_written_is_read);
   RUN(an_image_of_another_version_is_refused_by_its_number);
   RUN(counts_that_do_not_hold_are_refused);
