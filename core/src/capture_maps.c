@@ -11,16 +11,6 @@
 
 /* ---- names ---------------------------------------------------------------------------------------------------- */
 
-static const char deleted[] = " (deleted)";
-
-static bool
-ends_with(const char *text, const char *end)
-{
-  size_t a = strlen(text), b = strlen(end);
-
-  return a >= b && strcmp(text + a - b, end) == 0;
-}
-
 static bool
 is_named(const struct capture *capture, const struct procmap *map, const char *name)
 {
@@ -48,7 +38,7 @@ unescape(const char *name, char out[PATH_MAX])
 static bool
 is_deleted(const struct capture *capture, const struct procmap *map)
 {
-  return ends_with(map->name, deleted) && !is_named(capture, map, map->name);
+  return capture_ends_deleted(map->name) && !is_named(capture, map, map->name);
 }
 
 /* Files outside the root's layers and binds: mounts of the sandbox's own. */

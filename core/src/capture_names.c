@@ -65,7 +65,7 @@ capture_kernel_file(const char *path, const char *name)
   struct statfs fs;
 
   if (statfs(path, &fs) < 0)
-    return NULL;
+    return "a file that cannot be looked at";
   if (fs.f_type == MQUEUE_MAGIC)
     return "a message queue";
   /* Of a process, whose number another one may have in a child; /proc/self and /proc/net lead to such. */

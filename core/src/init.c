@@ -31,6 +31,7 @@
 #include "confine.h"
 #include "corefs.h"
 #include "descriptors.h"
+#include "loop.h"
 #include "mounts.h"
 #include "rootfs.h"
 #include "syscalls.h"
@@ -337,15 +338,6 @@ disk_used(void)
   return (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
 
-static uint64_t
-monotonic_now(void)
-{
-  struct timespec now;
-
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
 static void
 tell_exited(uint32_t number, int status, const struct rusage *usage)
@@ -526,7 +518,7 @@ handle_run(struct frame *frame, struct err *err)
   if (enter_root(&plan, frame->fds, err) < 0)
     return -1;
   run_pid = spawn(&plan, frame->fds + mounts, err);
-  run_started = monotonic_now();
+  run_started = loop_now();
   plan_free(&plan);
   return run_pid < 0 ? -1 : 0;
 }
