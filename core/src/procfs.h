@@ -33,6 +33,12 @@ const struct procmap *procfs_find(const struct procmaps *maps, const char *name)
 /* The value behind "NAME:" in a text of such lines, or NULL. */
 const char *procfs_field(const char *text, const char *name);
 
+/* Of a text of /proc/PID/status: the last number of one of its lists that have a number for each nested pid namespace,
+ * which is the one that the process itself sees; 0: none. */
+int procfs_inside(const char *status, const char *name);
+/* Its "Name", padded with zeros. */
+void procfs_copy_name(const char *status, char name[16]);
+
 /* Direct children of a process, all its threads' together. */
 int procfs_children(int pid, int *out, int most);
 int procfs_threads(int pid, int *out, int most);
