@@ -96,7 +96,9 @@ def test_a_twin_that_cannot_be_forked_means_a_copy(engine: Engine, parked: Guest
 
 
 @named(TRACER)
-def test_a_failing_step_of_a_snapshot_of_several_processes_leaves_them_running(engine: Engine, step: int) -> None:
+def test_a_failing_step_of_a_snapshot_of_several_processes_leaves_them_running(
+    engine: Engine, step: int
+) -> None:
     snapshots_fail(engine, several(engine), step)
 
 
@@ -239,7 +241,9 @@ def reach(engine: Engine, step: int) -> None:
     _core.until(lambda: held(engine.core), f"somebody held at {NAMES[step]}")
 
 
-@named([*COPYING, p.STEP_STEM_ADOPT, p.STEP_PARKED_TWIN, *CHILD, *FAMILY, p.STEP_SEND_PLAN, p.STEP_ATTACH_ROOT])
+@named(
+    [*COPYING, p.STEP_STEM_ADOPT, p.STEP_PARKED_TWIN, *CHILD, *FAMILY, p.STEP_SEND_PLAN, p.STEP_ATTACH_ROOT]
+)
 def test_core_killed_at_any_step_leaves_nothing(victims_dir: Path, step: int) -> None:
     with own_engine(victims_dir) as engine:
         reach(engine, step)
