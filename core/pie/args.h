@@ -6,8 +6,10 @@
 
 #include <stdint.h>
 
-/* The region:  code | args: this structure, threads | frames and stacks | tables | parking place
- *              ─────── kept by children ───────────────────────────────   ── given back ───── */
+/* The region:  code | args: this structure, threads | frames and stacks | the same of each other process | tables | parking
+ *              ─────── kept by the first ─────────────────────────────   ── given back ─────────────────────────────
+ * The other processes of a sandbox are forked from the first while it is still in here, or from each other. Each gives
+ * up the memory that it was born with for its own, and keeps of the region the code and its part. */
 
 #define PIE_STACK_BYTES 16384
 #define PIE_FRAME_BYTES 16384
@@ -18,6 +20,7 @@
 /* Kernel objects of the stem stand above every number that the guest uses. */
 struct pie_map {
   uint64_t start, length, offset;
+  uint64_t path; /* of the child's own root; 0: `fd` is opened already, or there is none */
   uint32_t protection, flags;
   int32_t fd;
   uint32_t zero;
@@ -114,6 +117,30 @@ struct pie_mm {
   int32_t exe;
 };
 
+enum pie_kind {
+  PIE_PROCESS = 0,
+  PIE_ZOMBIE = 1, /* ends at once, and stays for its parent to wait for */
+  PIE_HELPER = 2, /* leads a session or a group that has lost its leader, or is a parent, until all are born */
+};
+
+/* One that is forked: births.h. */
+struct pie_node {
+  int32_t pid, parent; /* parent: place in the list */
+  uint32_t kind, early;
+  int32_t session, group;
+  uint32_t exit_signal, status;
+  uint64_t args; /* of a process */
+  char name[16]; /* of a zombie */
+};
+
+/* A page that all of them share until they run on. What is left counts down; then the gate opens. */
+struct pie_gate {
+  volatile uint32_t left, open;
+};
+struct pie_shared {
+  struct pie_gate born, joined, ready, release;
+};
+
 /* What a stem is told for each child; the descriptors that come along are init's pidfd, the child's status socket,
  * the socket by which init hands descriptors to the child, and the nursery of its parked twin. Or for a spare, a twin
  * to be, whose one order comes over the first of them: the second is the page map of a child, to learn from, if
@@ -131,13 +158,15 @@ struct pie_status {
 };
 
 struct pie_args {
-  uint64_t region, region_length, kept_length;
+  uint64_t region, region_length;
+  uint64_t own, own_end; /* this process's part of the region */
   int32_t control;      /* the stem's socket */
   int32_t pages;        /* the page file */
   int32_t own_pidns;    /* the stem's own pid namespace */
   int32_t frozen;       /* the memory of the source's frozen copy; or -1 */
   int32_t first_free;   /* one above the guest's highest descriptor */
   int32_t passage_tid;  /* of the process between stem and child */
+  uint32_t passage_leads; /* it opens the child's session */
   uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,
       pending_count, description_count, late_count, advice_count, timer_count, scheduling_count;
   uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
@@ -157,17 +186,21 @@ struct pie_args {
   uint32_t fault; /* as RAMET_TAG_FAULT: of the stem while it is built, then of the child that it forks */
   int32_t zero1, filter_length; /* instructions */
   uint64_t filter;
+  /* the tree: nodes, of which the first is the child of the stem, and this process's place among them */
+  uint64_t first, nodes, shared; /* first: args of the first process */
+  uint32_t node_count, node;
+  uint32_t death_signal, subreaper;
   /* of a child, at work */
   volatile uint32_t waiting, go, confined, whole, leave;
   /* of a stem that was forked from a twin: what its memory still holds of the restorer before */
   uint64_t old_region, old_length;
   int32_t status;
   char fd_path[28]; /* PIE_FD_PATH, and room for a number */
-  int32_t received[4096];
+  uint64_t received; /* int32_t for each description: numbers in the first process, and in those forked from it */
 };
 
 _Static_assert(sizeof(struct pie_thread) == 112, "no padding in what crosses");
-_Static_assert(sizeof(struct pie_map) == 40, "no padding in what crosses");
+_Static_assert(sizeof(struct pie_map) == 48, "no padding in what crosses");
 _Static_assert(sizeof(struct pie_mm) == 104, "struct prctl_mm_map");
 
 /* The code, as it lies in core's own image: position independent, without calls or data outside. */

@@ -10,6 +10,8 @@
  *   spare       a twin made ahead, at leisure: it has the copy of the memory, warm, and waits for the order
  *   child       descriptors from init, namespaces, threads with their old tids; capabilities, no_new_privs, seccomp
  *               last; rt_sigreturn
+ *   born        another process of the sandbox: forked by its parent, or by one that dies for it, while that is in here
+ *               itself; gives up its parent's memory for its own, then as the child. None runs on before all are there
  *
  * No libc, no globals, no constants in memory, no stack protector, no vector registers: nothing of core's image is
  * mapped any more when this runs. scripts/check_elf.py reads the object and proves it. */
@@ -81,11 +83,20 @@ pie_faulted(struct pie_args *args, uint32_t step)
   return 1;
 }
 
+/* What a stem does with its memory another process of the sandbox does too, and tells its child's listener. */
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_fail_memory(struct pie_args *args, int step, long error)
+{
+  if (args->node)
+    pie_fail(args->status, RAMET_STEP_CHILD_MEMORY, error);
+  pie_fail(args->control, step, error);
+}
+
 PIE_INLINE void
 stem_step(struct pie_args *args, uint32_t step)
 {
-  if (pie_faulted(args, step))
-    pie_fail(args->control, (int)step, -5 /* EIO */);
+  if (pie_faulted(args, args->node ? RAMET_STEP_CHILD_MEMORY : step))
+    pie_fail_memory(args, (int)step, -5 /* EIO */);
 }
 
 PIE_INLINE void
@@ -95,10 +106,26 @@ child_step(struct pie_args *args, uint32_t step)
     pie_fail(args->status, (int)step, -5 /* EIO */);
 }
 
+PIE_INLINE struct pie_args *
+first_of(struct pie_args *args)
+{
+  return (struct pie_args *)args->first;
+}
+
 /* ---- the stem's memory ---------------------------------------------------------------------------------------- */
 
-PIE_INLINE void
-leave_old_memory(struct pie_args *args)
+/* As the open files of the child's own root are named: past no link, since a child may open more than the guest may. */
+PIE_INLINE long
+open_named(uint64_t path, uint64_t flags)
+{
+  struct open_how how = {flags, 0, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+
+  return SYS4(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+}
+
+/* The kernel's own pages are moved out of the way of what is unmapped, and from there to their places. */
+PIE_CODE static __attribute__((noinline)) void
+pie_leave_old_memory(struct pie_args *args)
 {
   stem_step(args, RAMET_STEP_STEM_UNMAP);
   /* The kernel writes into these at exit and at every return from it: they go before their memory does. */
@@ -110,32 +137,46 @@ leave_old_memory(struct pie_args *args)
     struct pie_move *move = &args->moves[i];
     long at = SYS5(SYS_mremap, move->from, move->length, move->length, MREMAP_MAYMOVE | MREMAP_FIXED, move->park);
     if (at < 0 && at > -4096)
-      pie_fail(args->control, RAMET_STEP_STEM_UNMAP, at);
+      pie_fail_memory(args, RAMET_STEP_STEM_UNMAP, at);
   }
   uint64_t end = args->region + args->region_length;
   long low = SYS2(SYS_munmap, 0x10000, args->region - 0x10000);
   long high = SYS2(SYS_munmap, end, ADDRESS_END - end);
   if (low < 0 || high < 0)
-    pie_fail(args->control, RAMET_STEP_STEM_UNMAP, low < 0 ? low : high);
+    pie_fail_memory(args, RAMET_STEP_STEM_UNMAP, low < 0 ? low : high);
   for (uint32_t i = 0; i < args->move_count; i++) {
     struct pie_move *move = &args->moves[i];
     long at = SYS5(SYS_mremap, move->park, move->length, move->length, MREMAP_MAYMOVE | MREMAP_FIXED, move->to);
     if (at < 0 && at > -4096)
-      pie_fail(args->control, RAMET_STEP_STEM_UNMAP, at);
+      pie_fail_memory(args, RAMET_STEP_STEM_UNMAP, at);
   }
 }
 
-PIE_INLINE void
-map_memory(struct pie_args *args)
+/* The same file backs several mappings in a row. */
+PIE_CODE static __attribute__((noinline)) void
+pie_map_memory(struct pie_args *args)
 {
   struct pie_map *map = (struct pie_map *)args->maps;
+  uint64_t path = 0;
+  long file = -1;
 
   stem_step(args, RAMET_STEP_STEM_MAP);
   for (uint32_t i = 0; i < args->map_count; i++, map++) {
-    long at = SYS6(SYS_mmap, map->start, map->length, map->protection, map->flags, map->fd, map->offset);
+    if (map->path && map->path != path) {
+      if (file >= 0)
+        SYS1(SYS_close, file);
+      file = open_named(map->path, O_RDONLY | O_CLOEXEC);
+      if (file < 0)
+        pie_fail_memory(args, RAMET_STEP_STEM_MAP, file);
+      path = map->path;
+    }
+    long at = SYS6(SYS_mmap, map->start, map->length, map->protection, map->flags, map->path ? file : map->fd,
+                   map->offset);
     if ((uint64_t)at != map->start)
-      pie_fail(args->control, RAMET_STEP_STEM_MAP, at);
+      pie_fail_memory(args, RAMET_STEP_STEM_MAP, at);
   }
+  if (file >= 0)
+    SYS1(SYS_close, file);
 }
 
 /* Nearly empty ranges, so that next to nothing is copied for it. What cannot be collapsed stays as it is. */
@@ -160,7 +201,7 @@ fill_pages(struct pie_args *args, int fd, uint64_t address, uint64_t length, uin
     for (uint64_t done = 0; done < piece;) {
       long got = SYS4(SYS_pread64, fd, address + done, piece - done, offset + done);
       if (got <= 0)
-        pie_fail(args->control, RAMET_STEP_STEM_FILL, got ? got : -5);
+        pie_fail_memory(args, RAMET_STEP_STEM_FILL, got ? got : -5);
       done += (uint64_t)got;
     }
     address += piece;
@@ -169,8 +210,8 @@ fill_pages(struct pie_args *args, int fd, uint64_t address, uint64_t length, uin
   }
 }
 
-PIE_INLINE void
-fill_memory(struct pie_args *args)
+PIE_CODE static __attribute__((noinline)) void
+pie_fill_memory(struct pie_args *args)
 {
   struct pie_fill *fill = (struct pie_fill *)args->fills;
   long result;
@@ -181,7 +222,7 @@ fill_memory(struct pie_args *args)
     case PIE_GUARD:
       result = SYS3(SYS_madvise, fill->address, fill->length, 102 /* MADV_GUARD_INSTALL */);
       if (result < 0)
-        pie_fail(args->control, RAMET_STEP_STEM_FILL, result);
+        pie_fail_memory(args, RAMET_STEP_STEM_FILL, result);
       break;
     case PIE_HUGE:
       make_huge(fill);
@@ -191,7 +232,7 @@ fill_memory(struct pie_args *args)
       fill_pages(args, args->frozen, fill->address, fill->length, fill->address);
       break;
     default:
-      fill_pages(args, args->pages, fill->address, fill->length, fill->offset);
+      fill_pages(args, first_of(args)->pages, fill->address, fill->length, fill->offset);
     }
 }
 
@@ -205,8 +246,8 @@ advise(const struct pie_protect *protect)
   return SYS3(SYS_madvise, protect->start, protect->length, protect->advice);
 }
 
-PIE_INLINE void
-protect_memory(struct pie_args *args)
+PIE_CODE static __attribute__((noinline)) void
+pie_protect_memory(struct pie_args *args)
 {
   struct pie_protect *protect = (struct pie_protect *)args->protects;
 
@@ -214,25 +255,38 @@ protect_memory(struct pie_args *args)
   for (uint32_t i = 0; i < args->protect_count; i++, protect++) {
     long result = advise(protect);
     if (result < 0)
-      pie_fail(args->control, RAMET_STEP_STEM_PROTECT, result);
+      pie_fail_memory(args, RAMET_STEP_STEM_PROTECT, result);
   }
 }
 
+/* Dispositions of who had this process's memory before. */
 PIE_INLINE void
-describe_memory(struct pie_args *args)
+forget_signals(void)
+{
+  struct pie_signal none;
+
+  none.handler = none.flags = none.restorer = none.mask = 0;
+  for (int number = 1; number <= 64; number++)
+    SYS4(SYS_rt_sigaction, number, &none.handler, 0, 8);
+}
+
+PIE_CODE static __attribute__((noinline)) void
+pie_describe_memory(struct pie_args *args)
 {
   stem_step(args, RAMET_STEP_STEM_MM);
   long result = SYS5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &args->mm, sizeof args->mm, 0);
   if (result < 0)
-    pie_fail(args->control, RAMET_STEP_STEM_MM, result);
+    pie_fail_memory(args, RAMET_STEP_STEM_MM, result);
+  if (args->node)
+    forget_signals();
   struct pie_signal *signal = (struct pie_signal *)args->signals;
   for (uint32_t i = 0; i < args->signal_count; i++, signal++) {
     result = SYS4(SYS_rt_sigaction, signal->number, &signal->handler, 0, 8);
     if (result < 0)
-      pie_fail(args->control, RAMET_STEP_STEM_MM, result);
+      pie_fail_memory(args, RAMET_STEP_STEM_MM, result);
   }
-  if (args->no_thp)
-    SYS5(SYS_prctl, PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  if (args->no_thp || args->node)
+    SYS5(SYS_prctl, PR_SET_THP_DISABLE, args->no_thp, 0, 0, 0);
 }
 
 /* Numbers of descriptors that a twin keeps. */
@@ -318,23 +372,24 @@ pie_receive(int socket, void *data, uint64_t length, int32_t *out, int most)
 PIE_INLINE void
 receive_descriptors(struct pie_args *args, int socket)
 {
+  int32_t *received = (int32_t *)args->received;
   uint32_t have = 0;
   uint8_t byte;
 
   child_step(args, RAMET_STEP_CHILD_MAKE_FDS);
   while (have < args->description_count) {
-    long got = pie_receive(socket, &byte, 1, &args->received[have], PIE_FDS_AT_ONCE);
+    long got = pie_receive(socket, &byte, 1, &received[have], PIE_FDS_AT_ONCE);
     if (got <= 0)
       pie_fail(args->status, RAMET_STEP_CHILD_MAKE_FDS, got ? got : -104);
     for (uint32_t i = have; i < have + (uint32_t)got; i++) {
-      int low = args->received[i];
+      int low = received[i];
       if (low >= args->first_free)
         continue;
       long high = SYS3(SYS_fcntl, low, F_DUPFD_CLOEXEC, args->first_free);
       if (high < 0)
         pie_fail(args->status, RAMET_STEP_CHILD_FDS, high);
       SYS1(SYS_close, low);
-      args->received[i] = (int32_t)high;
+      received[i] = (int32_t)high;
     }
     have += (uint32_t)got;
   }
@@ -347,7 +402,8 @@ place_descriptors(struct pie_args *args)
 
   child_step(args, RAMET_STEP_CHILD_FDS);
   for (uint32_t i = 0; i < args->fd_count; i++, fd++) {
-    long result = SYS3(SYS_dup3, args->received[fd->description], fd->number, fd->close_on_exec ? O_CLOEXEC : 0);
+    long result =
+        SYS3(SYS_dup3, ((int32_t *)args->received)[fd->description], fd->number, fd->close_on_exec ? O_CLOEXEC : 0);
     if (result < 0)
       pie_fail(args->status, RAMET_STEP_CHILD_FDS, result);
   }
@@ -363,15 +419,6 @@ place_descriptors(struct pie_args *args)
 }
 
 /* ---- a child: memory that a stem cannot hold ------------------------------------------------------------------- */
-
-/* As the guest's own path led to it: past no link, since a child may open more than the guest may. */
-PIE_INLINE long
-open_named(uint64_t path, uint64_t flags)
-{
-  struct open_how how = {flags, 0, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
-
-  return SYS4(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
-}
 
 /* The same file anew, for writing too. */
 PIE_INLINE long
@@ -395,7 +442,7 @@ map_shared(struct pie_args *args)
   child_step(args, RAMET_STEP_CHILD_SHARED_MEMORY);
   for (uint32_t i = 0; i < args->late_count; i++, late++) {
     long fd = late->path ? open_named(late->path, (uint64_t)late->open_flags)
-                         : open_again(args, args->received[late->description], late->open_flags);
+                         : open_again(args, ((int32_t *)args->received)[late->description], late->open_flags);
     if (fd < 0)
       pie_fail(args->status, RAMET_STEP_CHILD_SHARED_MEMORY, fd);
     long at = SYS6(SYS_mmap, late->start, late->length, late->protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
@@ -440,11 +487,12 @@ restore_limit(struct pie_args *args, int resource)
 }
 
 /* Received descriptors have numbers above the guest's. A guest may have lowered the limits of its memory to what it has,
- * or below: shared memory is to be mapped yet, and prctl(PR_SET_MM_MAP) compares with that of data. */
+ * or below: shared memory is to be mapped yet, and prctl(PR_SET_MM_MAP) compares with that of data. Processes that are
+ * forked from each other would inherit them all, and could not raise them. */
 PIE_INLINE int
-hinders_restoring(int resource)
+hinders_restoring(const struct pie_args *args, int resource)
 {
-  return resource == RLIMIT_NOFILE || resource == RLIMIT_AS || resource == RLIMIT_DATA;
+  return args->node_count > 1 || resource == RLIMIT_NOFILE || resource == RLIMIT_AS || resource == RLIMIT_DATA;
 }
 
 /* The personality as late as its limits: with READ_IMPLIES_EXEC shared memory would be mapped executable. */
@@ -471,7 +519,7 @@ restore_process(struct pie_args *args)
   if (args->personality)
     SYS1(SYS_personality, args->personality);
   for (int resource = 0; resource < 16; resource++)
-    if (hinders_restoring(resource))
+    if (hinders_restoring(args, resource))
       restore_limit(args, resource);
 }
 
@@ -481,8 +529,8 @@ PIE_INLINE void
 restore_early(struct pie_args *args)
 {
   child_step(args, RAMET_STEP_CHILD_STATE);
-  /* Out of the stem's session, which is core's. */
-  long result = SYS0(SYS_setsid);
+  /* Out of the stem's session, which is core's, unless it was born in one of its own. */
+  long result = args->passage_leads ? 0 : SYS0(SYS_setsid);
 
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
@@ -491,7 +539,7 @@ restore_early(struct pie_args *args)
       SYS2(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, feature);
   SYS1(SYS_umask, args->umask);
   for (int resource = 0; resource < 16; resource++)
-    if (!hinders_restoring(resource))
+    if (!hinders_restoring(args, resource))
       restore_limit(args, resource);
 }
 
@@ -699,6 +747,273 @@ meet(volatile uint32_t *left, volatile uint32_t *gate)
   await_gate(gate);
 }
 
+/* ---- a child: the other processes ------------------------------------------------------------------------------- */
+
+PIE_INLINE struct pie_node *
+node_at(const struct pie_args *args, uint32_t i)
+{
+  return &((struct pie_node *)args->nodes)[i];
+}
+
+PIE_INLINE struct pie_shared *
+shared_of(const struct pie_args *args)
+{
+  return (struct pie_shared *)args->shared;
+}
+
+#define P_PID 1
+#define WNOWAIT_EXITED 0x01000004 /* WNOWAIT | WEXITED */
+
+/* Whether a process that others wait for has died: of its own children each process sees it, of orphans only the first,
+ * as they vanish. */
+PIE_CODE static __attribute__((noinline)) void
+pie_check_alive(struct pie_args *args, uint32_t self)
+{
+  int32_t info[32];
+
+  for (uint32_t i = 1; i < args->node_count; i++) {
+    struct pie_node *node = node_at(args, i);
+    if (node->kind != PIE_PROCESS)
+      continue;
+    info[0] = 0;
+    if ((uint32_t)node->parent == self &&
+        SYS5(SYS_waitid, P_PID, node->pid, info, WNOWAIT_EXITED | WNOHANG | __WALL, 0) == 0 && info[0])
+      pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, -10 /* ECHILD */);
+    if (self == 0 && SYS2(SYS_kill, node->pid, 0) == -3 /* ESRCH */)
+      pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, -10);
+  }
+}
+
+PIE_CODE static __attribute__((noinline)) void
+pie_await(struct pie_args *args, uint32_t self, volatile uint32_t *word, uint32_t wanted)
+{
+  struct {
+    int64_t seconds, nanoseconds;
+  } patience;
+
+  for (uint32_t now; (now = __atomic_load_n(word, __ATOMIC_SEQ_CST)) != wanted;) {
+    patience.seconds = 0;
+    patience.nanoseconds = 250000000;
+    if (SYS4(SYS_futex, word, FUTEX_WAIT, now, &patience) == -110 /* ETIMEDOUT */)
+      pie_check_alive(args, self);
+  }
+}
+
+/* One that has come there; the last opens the gate. */
+PIE_INLINE void
+arrive(struct pie_gate *gate)
+{
+  if (__atomic_sub_fetch(&gate->left, 1, __ATOMIC_SEQ_CST) == 0)
+    open_gate(&gate->open);
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void pie_born(struct pie_args *args, uint32_t self);
+
+/* As children of this one: those that are born before it opens its session, or behind. */
+PIE_CODE static __attribute__((noinline)) void
+pie_give_birth(struct pie_args *args, uint32_t self, uint32_t early)
+{
+  for (uint32_t i = 1; i < args->node_count; i++) {
+    struct pie_node *node = node_at(args, i);
+    struct clone_args clone;
+    int32_t tid = node->pid;
+    if ((uint32_t)node->parent != self || node->early != early)
+      continue;
+    for (uint32_t word = 0; word < sizeof clone / 8; word++)
+      ((volatile uint64_t *)(void *)&clone)[word] = 0;
+    clone.exit_signal = node->exit_signal;
+    clone.set_tid = (uint64_t)&tid;
+    clone.set_tid_size = 1;
+    long result = SYS2(SYS_clone3, &clone, sizeof clone);
+    if (result == 0)
+      pie_born(args, i);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_CLONE, result);
+  }
+}
+
+/* Sessions and groups are opened as soon as who opens them is born; who only joins a group waits until all are. */
+PIE_INLINE void
+lead(struct pie_args *args, uint32_t self)
+{
+  struct pie_node *node = node_at(args, self);
+  long result = 0;
+
+  pie_give_birth(args, self, 1);
+  /* The first has done it. */
+  if (node->session == node->pid)
+    result = self ? SYS0(SYS_setsid) : 0;
+  else if (node->group == node->pid)
+    result = SYS2(SYS_setpgid, 0, 0);
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, result);
+  pie_give_birth(args, self, 0);
+  arrive(&shared_of(args)->born);
+}
+
+PIE_INLINE void
+join(struct pie_args *args, uint32_t self)
+{
+  struct pie_node *node = node_at(args, self);
+
+  pie_await(args, self, &shared_of(args)->born.open, 1);
+  if (node->group && node->group != node->pid && SYS1(SYS_getpgid, 0) != node->group) {
+    long result = SYS2(SYS_setpgid, 0, node->group);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, result);
+  }
+  arrive(&shared_of(args)->joined);
+  pie_await(args, self, &shared_of(args)->joined.open, 1);
+}
+
+/* Signals are blocked here, and SIGCHLD of a child that was waited for once would be told a second time: a disposition
+ * by which it is ignored takes it back. */
+PIE_CODE static __attribute__((noinline)) void
+pie_gather(struct pie_args *args)
+{
+  struct pie_signal none, own;
+  int32_t info[32];
+
+  none.handler = none.flags = none.restorer = none.mask = 0;
+  SYS4(SYS_rt_sigaction, 17 /* SIGCHLD */, &none.handler, &own.handler, 8);
+  for (uint32_t i = 1; i < args->node_count; i++) {
+    struct pie_node *node = node_at(args, i);
+    if ((uint32_t)node->parent != args->node || node->kind == PIE_PROCESS)
+      continue;
+    long result = node->kind == PIE_ZOMBIE ? SYS5(SYS_waitid, P_PID, node->pid, info, WNOWAIT_EXITED | __WALL, 0)
+                                           : SYS4(SYS_wait4, node->pid, 0, __WALL, 0);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, result);
+  }
+  SYS4(SYS_rt_sigaction, 17, &none.handler, 0, 8);
+  SYS4(SYS_rt_sigaction, 17, &own.handler, 0, 8);
+}
+
+/* As it ended once. What it would dump would be ours. */
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_end_again(struct pie_node *node)
+{
+  uint64_t none = 0, limit[2];
+  struct pie_signal fatal;
+  uint32_t signal = node->status & 0x7f;
+
+  SYS2(SYS_prctl, PR_SET_NAME, node->name);
+  limit[0] = limit[1] = 0;
+  SYS4(SYS_prlimit64, 0, RLIMIT_CORE, limit, 0);
+  if (signal) {
+    fatal.handler = fatal.flags = fatal.restorer = fatal.mask = 0;
+    SYS4(SYS_rt_sigaction, signal, &fatal.handler, 0, 8);
+    SYS2(SYS_kill, SYS0(SYS_getpid), signal);
+    SYS4(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &none, 0, 8);
+  }
+  for (;;)
+    SYS1(SYS_exit_group, node->status >> 8 & 0xff);
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void pie_restore_child(struct pie_args *args);
+
+PIE_CODE static __attribute__((noinline, noreturn, used)) void
+pie_become(struct pie_args *args)
+{
+  struct pie_args *first = first_of(args);
+
+  args->status = first->status;
+  args->fault = first->fault;
+  for (int i = 0; i < (int)sizeof args->fd_path; i++)
+    args->fd_path[i] = first->fd_path[i];
+  child_step(args, RAMET_STEP_CHILD_FAMILY);
+  pie_leave_old_memory(args);
+  lead(args, args->node);
+  pie_map_memory(args);
+  pie_fill_memory(args);
+  pie_protect_memory(args);
+  pie_describe_memory(args);
+  SYS1(SYS_umask, args->umask);
+  pie_restore_child(args);
+}
+
+/* Nobody's memory, nobody's state: it is there for its number. */
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_stand_in(struct pie_args *args, uint32_t self)
+{
+  lead(args, self);
+  join(args, self);
+  pie_end_again(node_at(args, self));
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_born(struct pie_args *args, uint32_t self)
+{
+  struct pie_node *node = node_at(args, self);
+
+  if (node->kind != PIE_PROCESS)
+    pie_stand_in(args, self);
+  struct pie_args *own = (struct pie_args *)node->args;
+  uint64_t stack = ((struct pie_thread *)own->threads)->stack_top - 64;
+  __asm__ volatile("mov %0, %%rsp\n\txor %%ebp, %%ebp\n\tmov %1, %%rdi\n\tcall pie_become\n\thlt" ::"r"(stack),
+                   "r"(own)
+                   : "memory", "rdi");
+  __builtin_unreachable();
+}
+
+/* The page that all of them see is this child's own, and not of the stem that it was forked from. */
+PIE_INLINE void
+found_family(struct pie_args *args)
+{
+  uint32_t processes = 0;
+
+  child_step(args, RAMET_STEP_CHILD_FAMILY);
+  long at =
+      SYS6(SYS_mmap, args->shared, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if ((uint64_t)at != args->shared)
+    pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, at);
+  for (uint32_t i = 0; i < args->node_count; i++)
+    processes += node_at(args, i)->kind == PIE_PROCESS;
+  struct pie_shared *shared = shared_of(args);
+  shared->born.left = shared->joined.left = args->node_count;
+  shared->ready.left = processes;
+  lead(args, 0);
+}
+
+/* Before the first process tells that the sandbox runs, all are ready; and the twin stands still: what shares its memory
+ * may not run while it does. */
+PIE_INLINE void
+await_others(struct pie_args *args)
+{
+  struct pie_shared *shared = shared_of(args);
+  uint8_t byte;
+
+  if (args->node_count > 1)
+    arrive(&shared->ready);
+  if (args->node) {
+    pie_await(args, args->node, &shared->release.open, 1);
+  } else {
+    if (args->node_count > 1)
+      pie_await(args, 0, &shared->ready.open, 1);
+    if (SYS6(SYS_recvfrom, args->status, &byte, 1, 0, 0, 0) != 1)
+      SYS1(SYS_exit_group, 111);
+    pie_report(args->status, 0, 0, 0);
+    if (args->node_count > 1)
+      open_gate(&shared->release.open);
+  }
+  /* Not while somebody dies to be replaced by init as a parent. */
+  if (args->death_signal)
+    SYS2(SYS_prctl, PR_SET_PDEATHSIG, args->death_signal);
+  if (args->subreaper)
+    SYS2(SYS_prctl, PR_SET_CHILD_SUBREAPER, 1);
+}
+
+/* But the code, and its own part, on whose stacks and frames its threads still are. */
+PIE_INLINE void
+give_region_back(struct pie_args *args)
+{
+  uint64_t code_end = ((struct pie_args *)args->first)->own;
+
+  if (args->node)
+    SYS2(SYS_munmap, code_end, args->own - code_end);
+  SYS2(SYS_munmap, args->own_end, args->region + args->region_length - args->own_end);
+}
+
 PIE_CODE static __attribute__((noinline, noreturn)) void
 pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
 {
@@ -714,15 +1029,11 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   meet(&args->confined, &args->whole);
   if (first)
     filter_threads(args);
-  /* No thread runs the guest before the first has closed the status socket, and before the twin stands still: what
-   * shares its memory may not run while it does. */
+  /* No thread runs the guest before the first has closed the status socket. */
   if (first) {
-    uint8_t byte;
-    if (SYS6(SYS_recvfrom, args->status, &byte, 1, 0, 0, 0) != 1)
-      SYS1(SYS_exit_group, 111);
-    pie_report(args->status, 0, 0, 0);
+    await_others(args);
     SYS1(SYS_close, args->status);
-    SYS2(SYS_munmap, args->region + args->kept_length, args->region_length - args->kept_length);
+    give_region_back(args);
     open_gate(&args->leave);
   } else {
     await_gate(&args->leave);
@@ -770,19 +1081,21 @@ clone_thread(struct pie_args *args, struct pie_thread *thread)
   return result;
 }
 
+/* In the sandbox's namespaces, with its own memory and all received descriptors. */
 PIE_CODE static __attribute__((noinline, noreturn)) void
-pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t namespaces)
+pie_restore_child(struct pie_args *args)
 {
   struct pie_thread *thread = (struct pie_thread *)args->threads;
+  int32_t status = args->status;
 
-  args->status = status;
-  restore_early(args);
-  receive_descriptors(args, descriptors);
-  enter_namespaces(args, init, namespaces);
   map_shared(args);
   place_descriptors(args);
   restore_process(args);
   advise_late(args);
+  if (args->node_count > 1) {
+    join(args, args->node);
+    pie_gather(args);
+  }
   args->waiting = args->confined = args->thread_count;
   args->go = args->whole = args->leave = 0;
   bound_capabilities(args);
@@ -797,6 +1110,18 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
     SYS3(SYS_close_range, args->first_free, status - 1, 0);
   SYS3(SYS_close_range, status + 1, (uint32_t)-1, 0);
   pie_finish(args, &thread[0], 1);
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t namespaces)
+{
+  args->status = status;
+  restore_early(args);
+  receive_descriptors(args, descriptors);
+  enter_namespaces(args, init, namespaces);
+  if (args->node_count > 1)
+    found_family(args);
+  pie_restore_child(args);
 }
 
 /* ---- orders --------------------------------------------------------------------------------------------------- */
@@ -872,6 +1197,8 @@ pie_place(struct pie_args *args, int32_t *fds, int *step)
   clone.set_tid_size = 1;
   long passage = SYS2(SYS_clone3, &clone, sizeof clone);
   if (passage == 0) {
+    if (args->passage_leads)
+      SYS0(SYS_setsid);
     pid = clone_child(args, fds);
     for (;;)
       SYS1(SYS_exit, 0);
@@ -948,7 +1275,8 @@ pie_spare(struct pie_args *args, int32_t *fds)
 
   SYS2(SYS_prctl, PR_SET_PDEATHSIG, 9 /* SIGKILL */);
   SYS1(SYS_close, args->control);
-  SYS1(SYS_close, args->pages);
+  if (args->node_count == 1)
+    SYS1(SYS_close, args->pages);
   for (int i = 1; i < PIE_SPAWN_FDS; i++)
     SYS1(SYS_close, fds[i]);
   pie_warm(args);
@@ -1011,22 +1339,20 @@ PIE_CODE __attribute__((noreturn)) void
 pie_adopted(struct pie_args *args)
 {
   uint64_t all = MASK_ALL;
-  struct pie_signal none;
   uint8_t byte;
-  int32_t control;
+  int32_t files[2];
 
   SYS4(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, 0, 8);
   SYS2(SYS_munmap, args->old_region, args->old_length);
-  none.handler = none.flags = none.restorer = none.mask = 0;
-  for (int number = 1; number <= 64; number++)
-    SYS4(SYS_rt_sigaction, number, &none.handler, 0, 8);
+  forget_signals();
   struct pie_signal *signal = (struct pie_signal *)args->signals;
   for (uint32_t i = 0; i < args->signal_count; i++, signal++)
     SYS4(SYS_rt_sigaction, signal->number, &signal->handler, 0, 8);
-  if (pie_receive(TWIN_NURSERY, &byte, 1, &control, 1) != 1)
+  if (pie_receive(TWIN_NURSERY, &byte, 1, files, 2) != 2)
     for (;;)
       SYS1(SYS_exit_group, 111);
-  args->control = args->pages = control;
+  args->control = files[0];
+  args->pages = files[1];
   args->own_pidns = TWIN_PIDNS;
   keep_descriptors(args);
   stem_step(args, RAMET_STEP_STEM_ADOPT);
@@ -1039,11 +1365,11 @@ pie_stem(struct pie_args *args)
   uint64_t all = MASK_ALL;
 
   SYS4(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, 0, 8);
-  leave_old_memory(args);
-  map_memory(args);
-  fill_memory(args);
-  protect_memory(args);
-  describe_memory(args);
+  pie_leave_old_memory(args);
+  pie_map_memory(args);
+  pie_fill_memory(args);
+  pie_protect_memory(args);
+  pie_describe_memory(args);
   keep_descriptors(args);
   pie_serve(args);
 }

@@ -37,35 +37,50 @@ struct shared_object {
   char *name; /* as /proc tells it */
 };
 
-/* What the tracer keeps in its hands while the source stands still. */
+/* What the tracer keeps in its hands of one process while it stands still. */
 struct capture {
   const struct capture_source *source;
-  int pid; /* of the guest's process, in core's pid namespace */
+  struct capture_tree *tree;
+  int pid; /* in core's pid namespace */
+  int parent; /* the same */
   char name[32];
+  struct image_relations relations;
   struct tracee *threads;
   int thread_count;
+  bool still; /* all its threads have stopped */
+  bool subreaper; /* it takes in the orphans among its descendants, of which the frozen copy is one: not in the pause */
   struct procmaps maps;
   uint64_t syscall_address;
   int memory; /* /proc/PID/mem */
-  cpu_set_t everywhere; /* what the tracer may run on by itself */
+  int pidfd;
   int helper, twin; /* 0: none */
   bool parked; /* the twin is a fork of the parked one: core's, not the tracer's */
-  int channel; /* to core */
   struct tracee twin_thread;
   char *status;
-  int pages; /* the page file */
-  uint64_t pages_end;
   struct writer description;
-  struct writer restarted;
-  struct shared_object *objects;
-  uint32_t object_count;
-  uint32_t open_files; /* descriptions that descriptors are of */
   char *smaps; /* of the source: only when it has what a twin has not */
   bool keeping; /* in the pause: runs are kept aside */
   bool leaving; /* pages stay in the frozen copy: the stem takes them from there */
   struct image_run *kept;
   uint32_t kept_count;
-  uint64_t memory_bytes;
+};
+
+/* All processes of the sandbox; the first is the one that the others are made around. */
+struct capture_tree {
+  const struct capture_source *source;
+  struct capture **processes;
+  int count;
+  struct image_zombie *zombies;
+  int zombie_count;
+  cpu_set_t everywhere; /* what the tracer may run on by itself */
+  int channel; /* to core */
+  int pages; /* the page file */
+  uint64_t pages_end, memory_bytes;
+  struct writer files; /* descriptions of open files */
+  struct writer restarted;
+  struct shared_object *objects;
+  uint32_t object_count;
+  uint32_t open_files; /* descriptions that descriptors are of */
 };
 
 /* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper) or ERROR. With a PID
@@ -84,6 +99,11 @@ struct export_source {
 };
 void export_main(const struct export_source *source, int channel) __attribute__((noreturn));
 
+/* capture_tree.c: all processes and all threads, also those that appear meanwhile, and what has ended. */
+int capture_stop(struct capture_tree *tree, struct err *err) MUST_CHECK;
+/* What they are to each other; refuses what no child could be. */
+int capture_relate(struct capture_tree *tree, struct err *err) MUST_CHECK;
+
 /* capture_process.c: what only the stopped process itself or /proc can tell. */
 int capture_threads(struct capture *capture, struct err *err) MUST_CHECK;
 int capture_process(struct capture *capture, struct err *err) MUST_CHECK;
@@ -94,6 +114,9 @@ int capture_ask(struct capture *capture, struct tracee *thread, long number, con
 /* capture_timers.c: behind the threads, which they may wake. */
 int capture_timers(struct capture *capture, struct err *err) MUST_CHECK;
 
+/* A guest that takes in orphans would get the frozen copy, and hear of its end. */
+int capture_take_in(struct capture *capture, bool orphans, struct err *err) MUST_CHECK;
+
 /* capture_memory.c */
 int capture_twin(struct capture *capture, struct err *err) MUST_CHECK;
 void capture_drop_twin(struct capture *capture);
@@ -103,10 +126,10 @@ int capture_leave_pages(struct capture *capture, struct err *err) MUST_CHECK;
 int capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length, uint64_t *offset,
                     struct err *err) MUST_CHECK;
 
-/* capture_kept.c: in the pause, behind the twin: what the twin does not keep. */
-int capture_unforked(struct capture *capture, struct err *err) MUST_CHECK;
+/* capture_kept.c: in the pause, behind the twins: what no twin keeps. */
+int capture_unforked(struct capture_tree *tree, struct err *err) MUST_CHECK;
 /* An open file that shared mappings may be of. */
-int capture_note_object(struct capture *capture, const char *name, uint64_t inode, uint32_t id,
+int capture_note_object(struct capture_tree *tree, const char *name, uint64_t inode, uint32_t id,
                         struct err *err) MUST_CHECK;
 
 /* capture_maps.c: all mappings, with their pages. */
@@ -124,7 +147,7 @@ const char *capture_kernel_file(const char *path, const char *name);
 int capture_ipc(struct capture *capture, struct err *err) MUST_CHECK;
 
 /* capture_fds.c */
-int capture_descriptors(struct capture *capture, struct err *err) MUST_CHECK;
+int capture_descriptors(struct capture_tree *tree, struct err *err) MUST_CHECK;
 
 /* "pid 57 python: " in front of what cannot be carried. */
 int capture_refuse(const struct capture *capture, struct err *err, const char *format, ...)

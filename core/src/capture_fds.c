@@ -22,16 +22,16 @@
 /* ---- reading the table ---------------------------------------------------------------------------------------- */
 
 static int
-read_one(struct capture *capture, struct found_fd *fd, struct err *err)
+read_one(struct found_fd *fd, struct err *err)
 {
   char path[64];
 
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", capture->pid, fd->number);
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", fd->owner->pid, fd->number);
   ssize_t length = readlink(path, fd->link, sizeof fd->link - 1);
   if (length < 0 || stat(path, &fd->st) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "%s: %s", path, strerror(errno));
   fd->link[length] = 0;
-  snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", capture->pid, fd->number);
+  snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", fd->owner->pid, fd->number);
   fd->info = procfs_read(path, NULL);
   const char *flags = fd->info ? procfs_field(fd->info, "flags") : NULL;
   if (!flags)
@@ -46,35 +46,60 @@ compare_numbers(const void *a, const void *b)
   return ((const struct found_fd *)a)->number - ((const struct found_fd *)b)->number;
 }
 
+static struct found_fd *
+add_fd(struct fd_table *table, struct capture *owner, int number)
+{
+  if (table->count == table->capacity) {
+    int capacity = table->capacity ? 2 * table->capacity : 64;
+    struct found_fd *grown = realloc(table->items, (size_t)capacity * sizeof *grown);
+    if (!grown)
+      return NULL;
+    table->items = grown;
+    table->capacity = capacity;
+  }
+  struct found_fd *fd = &table->items[table->count++];
+  *fd = (struct found_fd){.owner = owner, .number = number, .next = -1};
+  return fd;
+}
+
 static int
 read_table(struct capture *capture, struct fd_table *table, struct err *err)
 {
   char path[48];
+  int result = 0, first = table->count;
 
   snprintf(path, sizeof path, "/proc/%d/fd", capture->pid);
   DIR *dir = opendir(path);
-  table->items = calloc(IMAGE_DESCRIPTORS_MAX, sizeof *table->items);
-  if (!dir || !table->items) {
-    if (dir)
-      closedir(dir);
+  if (!dir)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "open %s: %s", path, strerror(errno));
-  }
-  int result = 0;
   for (struct dirent *entry; result == 0 && (entry = readdir(dir));) {
     if (entry->d_name[0] == '.')
       continue;
-    if (table->count == IMAGE_DESCRIPTORS_MAX) {
+    if (table->count - first == IMAGE_DESCRIPTORS_MAX) {
       result = capture_refuse(capture, err, "has more than %d descriptors", IMAGE_DESCRIPTORS_MAX);
       break;
     }
-    struct found_fd *fd = &table->items[table->count];
-    fd->number = atoi(entry->d_name);
-    result = read_one(capture, fd, err);
-    table->count++;
+    struct found_fd *fd = add_fd(table, capture, atoi(entry->d_name));
+    result = fd ? read_one(fd, err) : err_code(err, "internal", "no memory for descriptors");
   }
   closedir(dir);
-  qsort(table->items, (size_t)table->count, sizeof *table->items, compare_numbers);
+  if (table->count > first)
+    qsort(table->items + first, (size_t)(table->count - first), sizeof *table->items, compare_numbers);
   return result;
+}
+
+static int
+read_tables(struct capture_tree *tree, struct fd_table *table, struct err *err)
+{
+  for (int p = 0; p < tree->count; p++) {
+    struct capture *capture = tree->processes[p];
+    capture->pidfd = (int)syscall(SYS_pidfd_open, capture->pid, 0);
+    if (capture->pidfd < 0)
+      return err_step(err, RAMET_STEP_DESCRIPTORS, "pidfd_open: %s", strerror(errno));
+    if (read_table(capture, table, err) < 0)
+      return -1;
+  }
+  return 0;
 }
 
 static void
@@ -83,28 +108,42 @@ free_table(struct fd_table *table)
   for (int i = 0; i < table->count; i++)
     free(table->items[i].info);
   free(table->items);
-  close_fd(&table->pidfd);
   close_fd(&table->diag);
 }
 
-/* Descriptors of one open file description share offset and status flags: the first gives it its number. */
 static int
-group(struct capture *capture, struct fd_table *table, struct err *err)
+compare_files(const struct found_fd *a, const struct found_fd *b, struct err *err)
 {
+  long order = syscall(SYS_kcmp, a->owner->pid, b->owner->pid, KCMP_FILE, a->number, b->number);
+
+  return order < 0 ? err_step(err, RAMET_STEP_DESCRIPTORS, "kcmp: %s", strerror(errno)) : order == 0;
+}
+
+/* Descriptors of one open file description, in whatever process, share offset and status flags: the first gives it
+ * its number. */
+static int
+group(struct fd_table *table, struct err *err)
+{
+  for (int i = 0; i < FD_HASHES; i++)
+    table->first[i] = -1;
   for (int i = 0; i < table->count; i++) {
     struct found_fd *fd = &table->items[i];
+    int *chain = &table->first[(fd->st.st_ino ^ fd->st.st_dev) % FD_HASHES], same = 0;
     fd->description = (uint32_t)i;
-    for (int j = 0; j < i; j++) {
-      struct found_fd *earlier = &table->items[j];
-      if (earlier->description != (uint32_t)j || strcmp(earlier->link, fd->link) != 0)
+    for (int j = *chain; same == 0 && j >= 0; j = table->items[j].next) {
+      const struct found_fd *earlier = &table->items[j];
+      if (earlier->st.st_ino != fd->st.st_ino || earlier->st.st_dev != fd->st.st_dev ||
+          strcmp(earlier->link, fd->link) != 0)
         continue;
-      long order = syscall(SYS_kcmp, capture->pid, capture->pid, KCMP_FILE, earlier->number, fd->number);
-      if (order < 0)
-        return err_step(err, RAMET_STEP_DESCRIPTORS, "kcmp: %s", strerror(errno));
-      if (order == 0) {
+      same = compare_files(earlier, fd, err);
+      if (same > 0)
         fd->description = (uint32_t)j;
-        break;
-      }
+    }
+    if (same < 0)
+      return -1;
+    if (same == 0) {
+      fd->next = *chain;
+      *chain = i;
     }
   }
   return 0;
@@ -113,7 +152,7 @@ group(struct capture *capture, struct fd_table *table, struct err *err)
 int
 fd_take_copy(const struct writing *w)
 {
-  return (int)syscall(SYS_pidfd_getfd, w->table->pidfd, w->fd->number, 0);
+  return (int)syscall(SYS_pidfd_getfd, w->capture->pidfd, w->fd->number, 0);
 }
 
 int
@@ -179,7 +218,7 @@ put_extents(struct writing *w, struct err *err)
     extent.length = (uint64_t)((hole < size ? hole : size) - data);
     if (capture_content(w->capture, file, extent.offset, extent.length, &extent.page_offset, err) < 0)
       return -1;
-    put_bytes(&w->capture->description, IMAGE_TAG_EXTENT, &extent, sizeof extent);
+    put_bytes(&w->capture->tree->files, IMAGE_TAG_EXTENT, &extent, sizeof extent);
     at = hole;
   }
   return 0;
@@ -204,7 +243,7 @@ write_unlinked(struct writing *w, struct err *err)
   size_t length = strlen(w->fd->link);
   memcpy(w->path, w->fd->link, length);
   w->path_length = length;
-  return capture_note_object(w->capture, w->fd->link, w->fd->st.st_ino, w->out.id, err);
+  return capture_note_object(w->capture->tree, w->fd->link, w->fd->st.st_ino, w->out.id, err);
 }
 
 bool
@@ -326,6 +365,32 @@ write_anonymous(struct writing *w, struct err *err)
 
 /* ---- epoll ---------------------------------------------------------------------------------------------------- */
 
+static bool
+holds(const struct fd_table *table, const struct capture *process, uint32_t description)
+{
+  for (int i = 0; i < table->count; i++)
+    if (table->items[i].owner == process && table->items[i].description == description)
+      return true;
+  return false;
+}
+
+/* A process in which the item's number still is the file that was registered under it; or NULL. A process that
+ * inherited the epoll may have another file there. */
+static const struct capture *
+find_registrar(const struct writing *w, int target)
+{
+  struct kcmp_epoll_slot slot = {.efd = (uint32_t)w->fd->number, .tfd = (uint32_t)target};
+
+  for (int i = 0; i < w->table->count; i++) {
+    const struct found_fd *fd = &w->table->items[i];
+    if (fd->number == target &&
+        syscall(SYS_kcmp, fd->owner->pid, w->capture->pid, KCMP_EPOLL_TFD, target, &slot) == 0 &&
+        holds(w->table, fd->owner, w->fd->description))
+      return fd->owner;
+  }
+  return NULL;
+}
+
 /* "tfd:        5 events:       19 data: ffffffffffffffff  pos:0 ino:60 sdev:9", a line for each item. */
 static int
 put_epoll_items(struct writing *w, struct err *err)
@@ -335,8 +400,12 @@ put_epoll_items(struct writing *w, struct err *err)
     unsigned long long data;
     if (sscanf(line, "tfd: %d events: %x data: %llx", &item.target, &item.events, &data) != 3)
       return fd_refuse(w, err, "an epoll that /proc does not describe");
+    const struct capture *registrar = find_registrar(w, item.target);
+    if (!registrar)
+      return fd_refuse(w, err, "an epoll that watches a file whose number is another's now");
+    item.process = registrar->relations.pid;
     item.data = data;
-    put_bytes(&w->capture->description, IMAGE_TAG_EPOLL, &item, sizeof item);
+    put_bytes(&w->capture->tree->files, IMAGE_TAG_EPOLL, &item, sizeof item);
   }
   return 0;
 }
@@ -375,10 +444,13 @@ classify(struct writing *w, struct err *err)
 }
 
 static int
-put_description(struct capture *capture, struct fd_table *table, struct found_fd *fd, struct err *err)
+put_description(struct fd_table *table, struct found_fd *fd, struct err *err)
 {
-  struct writing w = {.capture = capture, .table = table, .fd = fd};
+  struct writing w = {.capture = fd->owner, .table = table, .fd = fd};
+  struct capture_tree *tree = fd->owner->tree;
 
+  if (tree->open_files == IMAGE_DESCRIPTORS_MAX)
+    return capture_refuse(fd->owner, err, "is one of those with more than %d open files", IMAGE_DESCRIPTORS_MAX);
   w.out.id = fd->description;
   w.out.flags = (uint32_t)fd->open_flags & ~(uint32_t)O_CLOEXEC;
   if (classify(&w, err) < 0)
@@ -388,42 +460,40 @@ put_description(struct capture *capture, struct fd_table *table, struct found_fd
     char path[sizeof w.path];
   } record = {.description = w.out};
   memcpy(record.path, w.path, w.path_length);
-  capture->open_files++;
-  put_bytes(&capture->description, IMAGE_TAG_DESCRIPTION, &record, sizeof record.description + w.path_length);
+  tree->open_files++;
+  put_bytes(&tree->files, IMAGE_TAG_DESCRIPTION, &record, sizeof record.description + w.path_length);
   return w.out.kind == IMAGE_EPOLL      ? put_epoll_items(&w, err)
          : w.out.kind == IMAGE_UNLINKED ? put_extents(&w, err)
                                         : 0;
 }
 
 static int
-put_table(struct capture *capture, struct fd_table *table, struct err *err)
+put_table(struct fd_table *table, struct err *err)
 {
   for (int i = 0; i < table->count; i++)
-    if (table->items[i].description == (uint32_t)i && put_description(capture, table, &table->items[i], err) < 0)
+    if (table->items[i].description == (uint32_t)i && put_description(table, &table->items[i], err) < 0)
       return -1;
   for (int i = 0; i < table->count; i++) {
     struct found_fd *fd = &table->items[i];
     struct image_fd out = {
         .number = fd->number, .description = fd->description, .close_on_exec = (fd->open_flags & O_CLOEXEC) != 0};
-    put_bytes(&capture->description, IMAGE_TAG_FD, &out, sizeof out);
+    put_bytes(&fd->owner->description, IMAGE_TAG_FD, &out, sizeof out);
   }
   return 0;
 }
 
 int
-capture_descriptors(struct capture *capture, struct err *err)
+capture_descriptors(struct capture_tree *tree, struct err *err)
 {
-  struct fd_table table = {.pidfd = -1, .diag = -1};
+  struct fd_table table = {.diag = -1};
 
   if (fault_here(RAMET_STEP_DESCRIPTORS, err) < 0)
     return -1;
-  table.pidfd = (int)syscall(SYS_pidfd_open, capture->pid, 0);
-  int result = table.pidfd < 0 ? err_step(err, RAMET_STEP_DESCRIPTORS, "pidfd_open: %s", strerror(errno))
-                               : read_table(capture, &table, err);
+  int result = read_tables(tree, &table, err);
   if (result == 0)
-    result = group(capture, &table, err);
+    result = group(&table, err);
   if (result == 0)
-    result = put_table(capture, &table, err);
+    result = put_table(&table, err);
   free_table(&table);
   return result;
 }

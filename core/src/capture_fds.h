@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 
 struct found_fd {
+  struct capture *owner;
+  int next; /* the next description of the same hash, or -1 */
   int number, open_flags;
   uint32_t description;
   struct stat st;
@@ -16,15 +18,18 @@ struct found_fd {
   char *info; /* fdinfo */
 };
 
+#define FD_HASHES 1024
+
+/* Of all processes, one after another. */
 struct fd_table {
   struct found_fd *items;
-  int count;
-  int pidfd;
+  int count, capacity;
+  int first[FD_HASHES]; /* description of each hash, or -1 */
   int diag; /* asks the guest's network namespace for its unix sockets; -1: nobody has asked yet */
 };
 
 struct writing {
-  struct capture *capture;
+  struct capture *capture; /* of the descriptor that was found first */
   struct fd_table *table;
   struct found_fd *fd;
   struct image_description out;

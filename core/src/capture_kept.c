@@ -14,23 +14,25 @@
 /* ---- objects -------------------------------------------------------------------------------------------------- */
 
 int
-capture_note_object(struct capture *capture, const char *name, uint64_t inode, uint32_t id, struct err *err)
+capture_note_object(struct capture_tree *tree, const char *name, uint64_t inode, uint32_t id, struct err *err)
 {
-  struct shared_object *grown = realloc(capture->objects, (capture->object_count + 1) * sizeof *grown);
+  struct shared_object *grown = realloc(tree->objects, (tree->object_count + 1) * sizeof *grown);
 
   if (!grown)
     return err_code(err, "internal", "no memory for shared memory");
-  capture->objects = grown;
-  grown[capture->object_count++] = (struct shared_object){.id = id, .inode = inode, .name = strdup(name)};
-  return grown[capture->object_count - 1].name ? 0 : err_code(err, "internal", "no memory for shared memory");
+  tree->objects = grown;
+  grown[tree->object_count++] = (struct shared_object){.id = id, .inode = inode, .name = strdup(name)};
+  return grown[tree->object_count - 1].name ? 0 : err_code(err, "internal", "no memory for shared memory");
 }
 
 uint32_t
 capture_object(const struct capture *capture, const struct procmap *map)
 {
-  for (uint32_t i = 0; i < capture->object_count; i++)
-    if (capture->objects[i].inode == map->inode && strcmp(capture->objects[i].name, map->name) == 0)
-      return capture->objects[i].id + 1;
+  const struct capture_tree *tree = capture->tree;
+
+  for (uint32_t i = 0; i < tree->object_count; i++)
+    if (tree->objects[i].inode == map->inode && strcmp(tree->objects[i].name, map->name) == 0)
+      return tree->objects[i].id + 1;
   return 0;
 }
 
@@ -79,7 +81,7 @@ put_extent(struct object_writer *w, uint64_t start, uint64_t end)
   /* A run of a mapping would be the child's own: here it is the object's. */
   extent.page_offset = capture->kept[before].offset;
   capture->kept_count = before;
-  put_bytes(&capture->description, IMAGE_TAG_EXTENT, &extent, sizeof extent);
+  put_bytes(&capture->tree->files, IMAGE_TAG_EXTENT, &extent, sizeof extent);
   return 0;
 }
 
@@ -127,49 +129,57 @@ same_object(const struct procmap *a, const struct procmap *b)
          strcmp(a->name, b->name) == 0;
 }
 
-/* The mapping of the same object that begins next at or behind `offset`, or reaches over it. */
-static const struct procmap *
-next_part(const struct capture *capture, const struct procmap *first, uint64_t offset)
-{
-  const struct procmap *best = NULL;
+/* The part of an object that one process maps. */
+struct part {
+  struct capture *capture;
+  const struct procmap *map;
+};
 
-  for (uint32_t i = 0; i < capture->maps.count; i++) {
-    const struct procmap *map = &capture->maps.items[i];
-    if (same_object(map, first) && map->offset + (map->end - map->start) > offset &&
-        (!best || map->offset < best->offset))
-      best = map;
-  }
+/* The mapping of the same object, in any process, that begins next at or behind `offset`, or reaches over it. */
+static struct part
+next_part(const struct capture_tree *tree, const struct procmap *first, uint64_t offset)
+{
+  struct part best = {0};
+
+  for (int p = 0; p < tree->count; p++)
+    for (uint32_t i = 0; i < tree->processes[p]->maps.count; i++) {
+      const struct procmap *map = &tree->processes[p]->maps.items[i];
+      if (same_object(map, first) && map->offset + (map->end - map->start) > offset &&
+          (!best.map || map->offset < best.map->offset))
+        best = (struct part){tree->processes[p], map};
+    }
   return best;
 }
 
 static uint64_t
-size_of_object(const struct capture *capture, const struct procmap *first)
+size_of_object(const struct capture_tree *tree, const struct procmap *first)
 {
   uint64_t size = 0;
 
-  for (const struct procmap *map; (map = next_part(capture, first, size));)
-    size = map->offset + (map->end - map->start);
+  for (struct part part; (part = next_part(tree, first, size)).map;)
+    size = part.map->offset + (part.map->end - part.map->start);
   return size;
 }
 
 static int
 keep_object(struct capture *capture, const struct procmap *first, struct err *err)
 {
-  uint32_t id = IMAGE_OBJECT_IDS + capture->object_count;
+  struct capture_tree *tree = capture->tree;
+  uint32_t id = IMAGE_OBJECT_IDS + tree->object_count;
   struct image_description out = {
-      .id = id, .kind = IMAGE_UNLINKED, .flags = O_RDWR, .value = {1, 0, size_of_object(capture, first)}};
+      .id = id, .kind = IMAGE_UNLINKED, .flags = O_RDWR, .value = {1, 0, size_of_object(tree, first)}};
   uint64_t offset = 0;
 
   if (refuse_object(capture, first, err) < 0 || capture_setup_pages(err) < 0 ||
-      capture_note_object(capture, first->name, first->inode, id, err) < 0)
+      capture_note_object(tree, first->name, first->inode, id, err) < 0)
     return -1;
-  put_bytes(&capture->description, IMAGE_TAG_DESCRIPTION, &out, sizeof out);
-  for (const struct procmap *map; (map = next_part(capture, first, offset));) {
-    struct object_writer writer = {capture, map, err};
-    uint64_t skipped = offset > map->offset ? offset - map->offset : 0;
-    if (put_present(&writer, map->start + skipped) < 0)
+  put_bytes(&tree->files, IMAGE_TAG_DESCRIPTION, &out, sizeof out);
+  for (struct part part; (part = next_part(tree, first, offset)).map;) {
+    struct object_writer writer = {part.capture, part.map, err};
+    uint64_t skipped = offset > part.map->offset ? offset - part.map->offset : 0;
+    if (put_present(&writer, part.map->start + skipped) < 0)
       return -1;
-    offset = map->offset + (map->end - map->start);
+    offset = part.map->offset + (part.map->end - part.map->start);
   }
   return 0;
 }
@@ -245,30 +255,31 @@ compare_inodes(const void *a, const void *b)
 /* Each object is a descriptor of init's and the child's for a moment. Counted ahead, since to keep some and then to
  * refuse takes seconds; shared memory without a name is all of one file system, which counts its files. */
 static int
-count_objects(const struct capture *capture, struct err *err)
+count_objects(const struct capture_tree *tree, struct err *err)
 {
-  cleanup_free uint64_t *inodes = malloc((capture->maps.count + 1) * sizeof *inodes);
-  uint32_t count = 0, distinct = 0;
+  uint32_t most = 0, count = 0, distinct = 0;
 
+  for (int p = 0; p < tree->count; p++)
+    most += tree->processes[p]->maps.count;
+  cleanup_free uint64_t *inodes = malloc((most + 1) * sizeof *inodes);
   if (!inodes)
     return err_code(err, "internal", "no memory for shared memory");
-  for (uint32_t i = 0; i < capture->maps.count; i++)
-    if (is_object(capture, &capture->maps.items[i]))
-      inodes[count++] = capture->maps.items[i].inode;
+  for (int p = 0; p < tree->count; p++)
+    for (uint32_t i = 0; i < tree->processes[p]->maps.count; i++)
+      if (is_object(tree->processes[p], &tree->processes[p]->maps.items[i]))
+        inodes[count++] = tree->processes[p]->maps.items[i].inode;
   qsort(inodes, count, sizeof *inodes, compare_inodes);
   for (uint32_t i = 0; i < count; i++)
     distinct += i == 0 || inodes[i] != inodes[i - 1];
-  if (distinct + capture->open_files <= IMAGE_DESCRIPTORS_MAX)
+  if (distinct + tree->open_files <= IMAGE_DESCRIPTORS_MAX)
     return 0;
-  return capture_refuse(capture, err, "has more than %d open files and pieces of shared memory",
+  return capture_refuse(tree->processes[0], err, "has more than %d open files and pieces of shared memory",
                         IMAGE_DESCRIPTORS_MAX);
 }
 
 static int
 keep_objects(struct capture *capture, struct err *err)
 {
-  if (count_objects(capture, err) < 0)
-    return -1;
   for (uint32_t i = 0; i < capture->maps.count; i++) {
     const struct procmap *map = &capture->maps.items[i];
     if (is_object(capture, map) && keep_object(capture, map, err) < 0)
@@ -277,12 +288,24 @@ keep_objects(struct capture *capture, struct err *err)
   return 0;
 }
 
-int
-capture_unforked(struct capture *capture, struct err *err)
+/* A process without a twin is copied as it is, and has nothing that its copy has not. */
+static int
+keep_unforked(struct capture *capture, struct err *err)
 {
   if (keep_objects(capture, err) < 0)
     return -1;
-  if (!has_locked(capture) && capture_twin_is_whole(capture))
+  if (!capture->twin || (!has_locked(capture) && capture_twin_is_whole(capture)))
     return 0;
   return read_smaps(capture, err) < 0 ? -1 : keep_areas(capture, err);
+}
+
+int
+capture_unforked(struct capture_tree *tree, struct err *err)
+{
+  if (count_objects(tree, err) < 0)
+    return -1;
+  for (int p = 0; p < tree->count; p++)
+    if (keep_unforked(tree->processes[p], err) < 0)
+      return -1;
+  return 0;
 }

@@ -251,7 +251,7 @@ put_mapping(struct capture *capture, struct scan *scan, const struct procmap *ma
     return -1;
   if (backing == IMAGE_SPECIAL || map->shared)
     return 0;
-  if (flags & IMAGE_DONTFORK && !capture->source->stem)
+  if (flags & IMAGE_DONTFORK && !capture->source->stem && capture->twin)
     put_kept(capture, map);
   else if (scan && capture_wants_all(capture, map))
     return capture_all_pages(capture, scan->memory, map, err);
@@ -317,7 +317,7 @@ put_mappings(struct capture *capture, struct scan *scan, struct flag_reader flag
 }
 
 /* Flags are in smaps only, which walks the page tables: read from the twin, after the pause, unless what the source
- * has and a twin has not forced to read the source's. */
+ * has and a twin has not forced to read the source's. Without a twin this is of the pause. */
 int
 capture_pages(struct capture *capture, struct err *err)
 {
@@ -329,11 +329,12 @@ capture_pages(struct capture *capture, struct err *err)
   /* The copy of a parked twin has the pages: the image says only what is mapped where. */
   if (capture->parked)
     return put_mappings(capture, NULL, (struct flag_reader){capture->smaps}, err);
-  snprintf(path, sizeof path, "/proc/%d/smaps", capture->twin);
+  int from = capture->twin ? capture->twin : capture->pid;
+  snprintf(path, sizeof path, "/proc/%d/smaps", from);
   cleanup_free char *own = capture->smaps ? NULL : procfs_read(path, NULL);
   if (!capture->smaps && !own)
     return err_step(err, RAMET_STEP_PAGES, "read %s: %s", path, strerror(errno));
-  int result = capture_scan_open(&scan, capture->twin, IMAGE_PAGE, ADDRESS_END, err);
+  int result = capture_scan_open(&scan, from, IMAGE_PAGE, ADDRESS_END, err);
   if (result == 0)
     result = put_mappings(capture, &scan, (struct flag_reader){capture->smaps ? capture->smaps : own}, err);
   capture_scan_close(&scan);

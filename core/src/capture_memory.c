@@ -84,17 +84,18 @@ ask_for_parked(struct capture *capture)
   struct span value;
   uint32_t pid = 0;
   uint16_t tag;
-  struct pollfd polled = {capture->channel, POLLIN, 0};
+  int channel = capture->tree->channel;
+  struct pollfd polled = {channel, POLLIN, 0};
 
-  if (!capture->source->twin || !buffer ||
+  if (!capture->source->twin || capture != capture->tree->processes[0] || !buffer ||
       syscall(SYS_kcmp, capture->pid, capture->source->twin, KCMP_VM, 0, 0) != 0)
     return false;
   put_u64(&writer, RAMET_TAG_ADDRESS, capture->syscall_address);
-  if (frame_send(capture->channel, RAMET_TRACER_TWIN, 0, &writer, NULL, 0) < 0)
+  if (frame_send(channel, RAMET_TRACER_TWIN, 0, &writer, NULL, 0) < 0)
     return false;
   while (poll(&polled, 1, -1) < 0 && errno == EINTR)
     continue;
-  if (frame_receive(capture->channel, buffer, &frame, &ignored) != FRAME_GOT)
+  if (frame_receive(channel, buffer, &frame, &ignored) != FRAME_GOT)
     return false;
   walk.rest = frame.payload;
   if (frame.kind == RAMET_OK && attr_next(&walk, &tag, &value, &ignored) == 1 && span_u32(value, &pid) == 0)
@@ -102,6 +103,19 @@ ask_for_parked(struct capture *capture)
   frame_release(&frame);
   capture->parked = capture->twin > 0;
   return capture->parked;
+}
+
+/* What is copied sooner than a copy is made that need not be copied. The first process always has one, from which its
+ * stem takes the pages. */
+#define SMALL_KIB 1024
+
+static bool
+is_small(const struct capture *capture)
+{
+  const char *own = procfs_field(capture->status, "RssAnon"), *swapped = procfs_field(capture->status, "VmSwap");
+
+  return capture != capture->tree->processes[0] && own && swapped &&
+         strtoull(own, NULL, 10) + strtoull(swapped, NULL, 10) < SMALL_KIB;
 }
 
 /* A fork of the guest would be its child, or with CLONE_PARENT its parent's: known to somebody who waits. So the
@@ -119,6 +133,8 @@ capture_twin(struct capture *capture, struct err *err)
       return 0;
     capture->parked = false;
   }
+  if (is_small(capture))
+    return 0;
   if (fault_here(RAMET_STEP_FROZEN_TWIN, err) < 0)
     return -1;
   if (trace_clone(&capture->threads[0], capture->syscall_address, CLONE_VM | CLONE_FILES | CLONE_FS,
@@ -171,9 +187,11 @@ capture_setup_pages(struct err *err)
 static int
 write_pages(struct capture *capture, size_t length, struct err *err)
 {
-  if (pwrite(capture->pages, bounce, length, (off_t)capture->pages_end) != (ssize_t)length)
+  struct capture_tree *tree = capture->tree;
+
+  if (pwrite(tree->pages, bounce, length, (off_t)tree->pages_end) != (ssize_t)length)
     return err_step(err, RAMET_STEP_PAGES, "keep pages: %s", strerror(errno));
-  capture->pages_end += length;
+  tree->pages_end += length;
   return 0;
 }
 
@@ -214,11 +232,11 @@ capture_run(struct capture *capture, int memory, uint64_t start, uint64_t end, s
 {
   bool leave = capture->leaving && !capture->keeping;
   struct image_run run = {
-      .address = start, .length = end - start, .offset = leave ? IMAGE_FROZEN : capture->pages_end};
+      .address = start, .length = end - start, .offset = leave ? IMAGE_FROZEN : capture->tree->pages_end};
 
   if (!leave && copy_run(capture, memory, start, end, err) < 0)
     return -1;
-  capture->memory_bytes += end - start;
+  capture->tree->memory_bytes += end - start;
   return put_record(capture, &run, err);
 }
 
@@ -236,7 +254,9 @@ capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length,
 {
   if (capture_setup_pages(err) < 0)
     return -1;
-  *offset = capture->pages_end;
+  struct capture_tree *tree = capture->tree;
+
+  *offset = tree->pages_end;
   for (uint64_t at = 0; at < length;) {
     ssize_t got = pread(fd, bounce, length - at < BOUNCE ? length - at : BOUNCE, (off_t)(from + at));
     if (got <= 0)
@@ -245,7 +265,7 @@ capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length,
       return -1;
     at += (uint64_t)got;
   }
-  capture->pages_end = (capture->pages_end + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
+  tree->pages_end = (tree->pages_end + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
   return 0;
 }
 

@@ -48,6 +48,9 @@ struct flag_reader {
 };
 uint32_t capture_flags_at(struct flag_reader *reader, uint64_t start);
 
+/* capture_tree.c: what /proc/PID/status tells; not the parent. */
+void capture_read_relations(const char *status, int pid, struct image_relations *relations);
+
 /* capture_process.c: a thread's number as the guest sees it, and its name. */
 int capture_tid_inside(int tid, char name[16]);
 

@@ -96,6 +96,36 @@ ask_brk(struct capture *capture, struct image_process *process, struct err *err)
   return 0;
 }
 
+/* Who it is to its parent and to its children's children. */
+static int
+ask_family(struct capture *capture, struct image_process *process, struct err *err)
+{
+  const uint64_t signal[6] = {PR_GET_PDEATHSIG}, subreaper[6] = {PR_GET_CHILD_SUBREAPER};
+
+  if (capture_ask(capture, &capture->threads[0], SYS_prctl, signal, 1, &process->death_signal, 4, err) < 0 ||
+      capture_ask(capture, &capture->threads[0], SYS_prctl, subreaper, 1, &process->subreaper, 4, err) < 0)
+    return -1;
+  capture->subreaper = process->subreaper;
+  return 0;
+}
+
+int
+capture_take_in(struct capture *capture, bool orphans, struct err *err)
+{
+  const uint64_t args[6] = {PR_SET_CHILD_SUBREAPER, orphans};
+  long result;
+
+  if (!capture->subreaper)
+    return 0;
+  if (trace_syscall(&capture->threads[0], capture->syscall_address, SYS_prctl, args, &result,
+                    RAMET_STEP_FROZEN_TWIN, err) < 0)
+    return -1;
+  errno = (int)-result;
+  return result < 0
+             ? err_step(err, RAMET_STEP_FROZEN_TWIN, "prctl in process %d: %s", capture->pid, strerror(errno))
+             : 0;
+}
+
 /* Which optional processor state it may use: only asked where there is such. */
 static int
 ask_features(struct capture *capture, struct image_process *process, struct err *err)
@@ -135,19 +165,10 @@ capture_tid_inside(int tid, char name[16])
 
   snprintf(path, sizeof path, "/proc/%d/status", tid);
   cleanup_free char *text = procfs_read(path, NULL);
-  const char *line = text ? procfs_field(text, "NSpid") : NULL;
-  const char *comm = text ? procfs_field(text, "Name") : NULL;
-  if (!line || !comm)
+  if (!text)
     return -1;
-  memset(name, 0, 16);
-  memcpy(name, comm, strcspn(comm, "\n") < 15 ? strcspn(comm, "\n") : 15);
-  int number = -1;
-  for (char *end; *line && *line != '\n'; line = end + strspn(end, "\t ")) {
-    number = (int)strtol(line, &end, 10);
-    if (end == line)
-      break;
-  }
-  return number;
+  procfs_copy_name(text, name);
+  return procfs_inside(text, "NSpid");
 }
 
 static int
@@ -202,7 +223,7 @@ rewind_thread(struct capture *capture, const struct tracee *thread, arch_registe
       arch_recall(registers, &before.call);
   }
   if (arch_restarted_call(registers, &now.call))
-    put_raw(&capture->restarted, (struct span){(const uint8_t *)&now, sizeof now});
+    put_raw(&capture->tree->restarted, (struct span){(const uint8_t *)&now, sizeof now});
   arch_rewind_interrupted(registers);
 }
 
@@ -222,7 +243,7 @@ put_scheduling(struct capture *capture, int index)
   scheduling.policy = (uint32_t)policy;
   scheduling.nice = nice;
   memcpy(scheduling.processors, &thread->processors, sizeof scheduling.processors);
-  if (policy != SCHED_OTHER || nice || !CPU_EQUAL(&thread->processors, &capture->everywhere))
+  if (policy != SCHED_OTHER || nice || !CPU_EQUAL(&thread->processors, &capture->tree->everywhere))
     put_bytes(&capture->description, IMAGE_TAG_SCHEDULING, &scheduling, sizeof scheduling);
 }
 
@@ -397,8 +418,8 @@ refuse_gone_directory(struct capture *capture, struct err *err)
 int
 capture_process(struct capture *capture, struct err *err)
 {
-  struct image_process process = {.thread_count = (uint32_t)capture->thread_count};
-  char path[48], name[16];
+  struct image_process process = {.relations = capture->relations, .thread_count = (uint32_t)capture->thread_count};
+  char path[48];
 
   if (fault_here(RAMET_STEP_INJECT, err) < 0)
     return -1;
@@ -406,11 +427,11 @@ capture_process(struct capture *capture, struct err *err)
   cleanup_free char *stat = procfs_read(path, NULL);
   if (!stat)
     return err_step(err, RAMET_STEP_REGISTERS, "read %s: %s", path, strerror(errno));
-  process.pid = capture_tid_inside(capture->pid, name);
   read_layout(stat, &process);
   if (read_status(capture, &process, err) < 0 || refuse_gone_directory(capture, err) < 0 ||
       read_rlimits(capture->pid, &process, err) < 0 || ask_brk(capture, &process, err) < 0 ||
       ask_itimers(capture, &process, err) < 0 || ask_features(capture, &process, err) < 0 ||
+      ask_family(capture, &process, err) < 0 ||
       put_link(capture, "exe", 0, process.exe, sizeof process.exe, err) < 0)
     return -1;
   put_bytes(&capture->description, IMAGE_TAG_PROCESS, &process, sizeof process);

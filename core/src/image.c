@@ -60,11 +60,20 @@ within_pages(const struct decoder *decoder, uint64_t offset, uint64_t length)
 }
 
 static int
+check_relations(struct decoder *decoder, const struct image_relations *relations)
+{
+  if (relations->pid < 2 || relations->parent < 1 || relations->group < 2 || relations->session < 2 ||
+      relations->exit_signal > 64)
+    return malformed(decoder, "a process has no number, or no place among the others");
+  return 0;
+}
+
+static int
 decode_process(struct decoder *decoder, struct span value)
 {
   struct image *image = decoder->image;
   struct process_image *process =
-      more(decoder, &image->processes, image->process_count, sizeof *process, IMAGE_THREADS_MAX);
+      more(decoder, &image->processes, image->process_count, sizeof *process, IMAGE_PROCESSES_MAX);
 
   if (!process)
     return -1;
@@ -73,9 +82,24 @@ decode_process(struct decoder *decoder, struct span value)
   decoder->process = process;
   if (fixed(decoder, value, &process->process, sizeof process->process, NULL) < 0)
     return -1;
-  if (process->process.pid < 2 || !memchr(process->process.exe, 0, sizeof process->process.exe))
-    return malformed(decoder, "a process has no number or no program");
-  return 0;
+  if (!memchr(process->process.exe, 0, sizeof process->process.exe) || process->process.death_signal > 64)
+    return malformed(decoder, "a process has no program");
+  return check_relations(decoder, &process->process.relations);
+}
+
+static int
+decode_zombie(struct decoder *decoder, struct span value)
+{
+  struct image *image = decoder->image;
+  struct image_zombie *zombie =
+      more(decoder, &image->zombies, image->zombie_count, sizeof *zombie, IMAGE_PROCESSES_MAX);
+
+  if (!zombie || fixed(decoder, value, zombie, sizeof *zombie, NULL) < 0)
+    return -1;
+  if (!memchr(zombie->name, 0, sizeof zombie->name) || (zombie->status & 0x7f) > 64)
+    return malformed(decoder, "a process that has ended");
+  image->zombie_count++;
+  return check_relations(decoder, &zombie->relations);
 }
 
 static int
@@ -171,7 +195,7 @@ decode_description(struct decoder *decoder, struct span value)
 
   if (!d || !content || !first_epoll || !first_extent || fixed(decoder, value, d, sizeof *d, content) < 0)
     return -1;
-  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_UNIX_UNBOUND || d->peer > IMAGE_DESCRIPTORS_MAX ||
+  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_UNIX_UNBOUND || d->peer > IMAGE_OBJECT_IDS ||
       content->length > 4095 || !within_pages(decoder, d->content_offset, d->content_length))
     return malformed(decoder, "an open file is of no known kind");
   if (d->kind == IMAGE_REOPEN && (content->length < 1 || content->data[0] != '/' || !span_is_text(*content)))
@@ -343,6 +367,8 @@ decode_record(struct decoder *decoder, uint16_t tag, struct span value)
     return decode_timer(decoder, value);
   case IMAGE_TAG_SCHEDULING:
     return decode_scheduling(decoder, value);
+  case IMAGE_TAG_ZOMBIE:
+    return decode_zombie(decoder, value);
   default:
     return malformed(decoder, "a record of no known kind");
   }
@@ -413,11 +439,12 @@ check_whole(struct decoder *decoder)
 {
   struct image *image = decoder->image;
 
-  if (image->process_count != image->header.process_count)
+  if (image->process_count != image->header.process_count || image->zombie_count != image->header.zombie_count)
     return malformed(decoder, "processes are missing");
   for (uint32_t i = 0; i < image->process_count; i++) {
     struct process_image *p = &image->processes[i];
-    if (p->thread_count == 0 || p->thread_count != p->process.thread_count || p->threads[0].tid != p->process.pid)
+    if (p->thread_count == 0 || p->thread_count != p->process.thread_count ||
+        p->threads[0].tid != p->process.relations.pid)
       return malformed(decoder, "threads are missing");
     if (p->mapping_count == 0 || p->cwd.length == 0)
       return malformed(decoder, "a process without memory or directory");
@@ -487,6 +514,7 @@ image_free(struct image *image)
     free(p->schedulings);
   }
   free(image->processes);
+  free(image->zombies);
   free(image->descriptions);
   free(image->contents);
   free(image->epolls);

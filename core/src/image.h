@@ -10,7 +10,8 @@
 #include "arch/x86_64/registers.h"
 #include "wire.h"
 
-#define IMAGE_VERSION 4
+#define IMAGE_VERSION 5
+#define IMAGE_PROCESSES_MAX 1024 /* zombies too */
 #define IMAGE_THREADS_MAX 1024
 #define IMAGE_MAPPINGS_MAX 65000 /* vm.max_map_count is 65,530 */
 #define IMAGE_RUNS_MAX 1000000
@@ -34,6 +35,7 @@ enum image_tag {
   IMAGE_TAG_EXTENT = 14,    /* bytes of the description before it; what is between them is zero */
   IMAGE_TAG_TIMER = 15,     /* a POSIX timer */
   IMAGE_TAG_SCHEDULING = 16, /* of a thread for which it is not the ordinary one */
+  IMAGE_TAG_ZOMBIE = 17,    /* of no process: it has ended, and its parent has not waited for it yet */
 };
 
 struct image_header {
@@ -42,21 +44,35 @@ struct image_header {
   uint64_t xfeatures;   /* processor state that threads may hold */
   uint64_t vdso_length; /* and its content's hash: children need the same vdso */
   uint64_t vdso_hash;
-  uint32_t process_count;
+  uint32_t process_count, zombie_count;
+};
+
+/* Numbers are those of the sandbox's pid namespace; its init is 1, and the first process is a child of init's. */
+struct image_relations {
+  int32_t pid, parent, group, session;
+  uint32_t exit_signal; /* that the parent gets */
   uint32_t zero;
 };
 
 struct image_process {
-  int32_t pid; /* in the sandbox's pid namespace */
+  struct image_relations relations;
+  uint32_t death_signal; /* PR_SET_PDEATHSIG */
   uint32_t no_thp;
   uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start,
       env_end;
   uint32_t umask, personality;
-  uint32_t thread_count, zero;
+  uint32_t thread_count;
+  uint32_t subreaper; /* PR_SET_CHILD_SUBREAPER */
   uint64_t rlimits[16][2];
   uint64_t itimers[3][4]; /* interval, value: seconds, microseconds */
   uint64_t asked_features; /* processor state that the process has asked for: ARCH_REQ_XCOMP_PERM */
   char exe[256];
+};
+
+struct image_zombie {
+  struct image_relations relations;
+  uint32_t status, zero; /* as wait(2) tells it */
+  char name[16];
 };
 
 struct image_thread {
@@ -122,7 +138,7 @@ struct image_mapping {
 /* Not in the page file yet, and never on disk: the source's frozen copy has them, for the one stem made from it. */
 #define IMAGE_FROZEN (UINT64_MAX - 1)
 /* Descriptions of shared memory without a descriptor have numbers from here on. */
-#define IMAGE_OBJECT_IDS 65536
+#define IMAGE_OBJECT_IDS (1u << 24)
 
 struct image_run {
   uint64_t address, length, offset; /* offset in the page file; IMAGE_GUARD: guard pages (MADV_GUARD_INSTALL) */
@@ -184,9 +200,10 @@ enum image_socket_option {
   IMAGE_NO_DELAY = 64,
 };
 
+/* The number of the target is one of the process that registered it. */
 struct image_epoll {
-  int32_t target;
-  uint32_t events;
+  int32_t process, target;
+  uint32_t events, zero;
   uint64_t data;
 };
 
@@ -220,6 +237,8 @@ struct image {
   struct image_description *descriptions;
   struct span *contents;
   uint32_t process_count, description_count;
+  struct image_zombie *zombies;
+  uint32_t zombie_count;
   struct image_epoll *epolls;
   uint32_t *first_epoll; /* of each description; one more than there are descriptions */
   struct image_extent *extents;

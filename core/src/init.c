@@ -418,7 +418,7 @@ make_from_image(const struct plan *plan, const struct frame *frame, int first, s
       image_decode_files((struct span){at, (uint32_t)description.st_size}, (uint64_t)pages.st_size, &image, err);
   if (result == 0) {
     result = descriptors_make(&image, frame->fds[first + 1], &plan->command, frame->fds + first + 3, made, err);
-    *pid = image.processes[0].process.pid;
+    *pid = image.processes[0].process.relations.pid;
     image_free(&image);
   }
   munmap(at, (size_t)description.st_size);

@@ -143,6 +143,31 @@ procfs_gone(void)
   return errno == ENOENT || errno == ESRCH;
 }
 
+int
+procfs_inside(const char *status, const char *name)
+{
+  const char *at = procfs_field(status, name);
+  int number = 0;
+
+  for (char *end; at && *at && *at != '\n'; at = end + strspn(end, "\t ")) {
+    long next = strtol(at, &end, 10);
+    if (end == at)
+      break;
+    number = (int)next;
+  }
+  return number;
+}
+
+void
+procfs_copy_name(const char *status, char name[16])
+{
+  const char *text = procfs_field(status, "Name");
+  size_t length = text ? strcspn(text, "\n") : 0;
+
+  memset(name, 0, 16);
+  memcpy(name, text, length < 15 ? length : 15);
+}
+
 static int
 read_numbers(const char *path, int *out, int count, int most)
 {

@@ -33,6 +33,12 @@ const struct procmap *procfs_find(const struct procmaps *maps, const char *name)
 /* The value behind "NAME:" in a text of such lines, or NULL. */
 const char *procfs_field(const char *text, const char *name);
 
+/* Of a text of /proc/PID/status: the last number of one of its lists that have a number for each nested pid namespace,
+ * which is the one that the process itself sees; 0: none. */
+int procfs_inside(const char *status, const char *name);
+/* Its "Name", padded with zeros. */
+void procfs_copy_name(const char *status, char name[16]);
+
 /* Whether what has just failed, by errno, did so because the process is no more. */
 bool procfs_gone(void);
 /* Direct children of a process, all its threads' together; -1 with errno: they cannot be told. One that is gone has

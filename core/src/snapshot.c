@@ -284,7 +284,7 @@ snapshot_adopt_copy(struct snapshot *s, struct err *err)
 {
   struct sandbox *source = sandbox_find(s->source);
   struct stem_plan plan = {
-      .image = &s->image, .root = s->root, .filter = filter_find(s->filter), .fault = s->fault};
+      .image = &s->image, .pages = s->pages, .root = s->root, .filter = filter_find(s->filter), .fault = s->fault};
   struct stem_adoption adoption = {.pid = s->copy,
                                    .nursery = source ? source->nursery : -1,
                                    .syscall_address = s->syscall_address,

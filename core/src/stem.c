@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include "../pie/args.h"
+#include "births.h"
 #include "log.h"
 #include "procfs.h"
 #include "syscalls.h"
@@ -33,8 +34,11 @@ extern const unsigned int __rseq_size __attribute__((weak));
 
 struct builder {
   const struct stem_plan *plan;
+  struct births births;
   const struct process_image *process;
-  struct pie_args *args;
+  const struct process_image *born_in; /* whose memory the process is born with; NULL: the stem's own process */
+  struct pie_args *args, *first; /* of the process, of the first */
+  uint64_t next;          /* where the next process's part begins */
   uint8_t *at, *end; /* free part of the tables */
   struct err *err;
 };
@@ -83,34 +87,66 @@ args_length(const struct process_image *process)
 static uint64_t
 stacks_length(const struct process_image *process)
 {
-  return STEM_STACK_BYTES + (uint64_t)process->thread_count * (PIE_STACK_BYTES + ARCH_FRAME_BYTES);
+  return (uint64_t)process->thread_count * (PIE_STACK_BYTES + ARCH_FRAME_BYTES);
+}
+
+/* Its part of the region. That of the first has the stem's own stack too. */
+static uint64_t
+own_length(const struct process_image *process)
+{
+  return args_length(process) + stacks_length(process);
 }
 
 static uint64_t
-tables_length(const struct process_image *p, const struct image *image, struct span filter)
+process_tables_length(const struct process_image *p)
 {
   uint64_t paths = 0;
 
   for (uint32_t i = 0; i < p->mapping_count; i++)
-    paths += is_late(&p->mappings[i]) ? p->paths[i].length + 16 : 0;
-  return page_up(p->mapping_count *
-                     (sizeof(struct pie_map) + (ADVICE_KINDS + LATE_ADVICE_KINDS) * sizeof(struct pie_protect) +
-                      sizeof(struct pie_late)) +
-                 2 * p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
-                 p->fd_count * sizeof(struct pie_fd) + image->epoll_count * sizeof(struct pie_epoll) +
-                 (p->pending_count + 1) * sizeof(struct pie_pending) + p->timer_count * sizeof(struct pie_timer) +
-                 p->scheduling_count * sizeof(struct pie_scheduling) + paths + p->cwd.length + p->auxv.length +
-                 filter.length + 4096);
+    paths += p->paths[i].length + 17;
+  return p->mapping_count *
+             (sizeof(struct pie_map) + (ADVICE_KINDS + LATE_ADVICE_KINDS) * sizeof(struct pie_protect) +
+              sizeof(struct pie_late)) +
+         2 * p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
+         p->fd_count * sizeof(struct pie_fd) + (p->pending_count + 1) * sizeof(struct pie_pending) +
+         p->timer_count * sizeof(struct pie_timer) + p->scheduling_count * sizeof(struct pie_scheduling) + paths +
+         p->cwd.length + p->auxv.length + 4096;
+}
+
+static uint64_t
+tables_length(const struct image *image, struct span filter)
+{
+  uint64_t length =
+      filter.length + 4096 + image->epoll_count * sizeof(struct pie_epoll) +
+      image->description_count * sizeof(int32_t) +
+      (uint64_t)(image->process_count + image->zombie_count) * BIRTHS_FOR_EACH * sizeof(struct pie_node);
+
+  for (uint32_t i = 0; i < image->process_count; i++)
+    length += process_tables_length(&image->processes[i]) + image->process_count * 16;
+  return page_up(length);
+}
+
+static uint64_t
+parts_length(const struct image *image)
+{
+  uint64_t length = STEM_STACK_BYTES;
+
+  for (uint32_t i = 0; i < image->process_count; i++)
+    length += own_length(&image->processes[i]);
+  return length;
 }
 
 /* ---- the region ----------------------------------------------------------------------------------------------- */
 
 static bool
-overlaps_guest(const struct process_image *process, uint64_t start, uint64_t end)
+overlaps_guest(const struct image *image, uint64_t start, uint64_t end)
 {
-  for (uint32_t i = 0; i < process->mapping_count; i++)
-    if (process->mappings[i].start < end && process->mappings[i].end > start)
-      return true;
+  for (uint32_t p = 0; p < image->process_count; p++) {
+    const struct process_image *process = &image->processes[p];
+    for (uint32_t i = 0; i < process->mapping_count; i++)
+      if (process->mappings[i].start < end && process->mappings[i].end > start)
+        return true;
+  }
   return false;
 }
 
@@ -127,18 +163,17 @@ int
 stem_find_region(const struct image *image, uint64_t avoid_start, uint64_t avoid_end, uint64_t *start,
                  uint64_t *length, struct err *err)
 {
-  const struct process_image *process = &image->processes[0];
   const uint64_t step = (uint64_t)1 << 36;
   struct procmaps own;
   const struct span longest_filter = {NULL, RAMET_FILTER_BYTES_MAX};
 
-  *length = code_length() + args_length(process) + stacks_length(process) +
-            tables_length(process, image, longest_filter) + PARKING_BYTES;
+  /* The page that is shared stands in front of the parking place. */
+  *length = code_length() + parts_length(image) + tables_length(image, longest_filter) + IMAGE_PAGE + PARKING_BYTES;
   if (procfs_maps(getpid(), &own, RAMET_STEP_STEM_REGION, err) < 0)
     return -1;
   *start = 0;
   for (uint64_t at = (uint64_t)1 << 44; at < (uint64_t)0x7e << 40 && !*start; at += step)
-    if (!overlaps_guest(process, at, at + *length) && !overlaps_own(&own, at, at + *length) &&
+    if (!overlaps_guest(image, at, at + *length) && !overlaps_own(&own, at, at + *length) &&
         (at >= avoid_end || at + *length <= avoid_start))
       *start = at;
   procfs_maps_free(&own);
@@ -175,6 +210,7 @@ copy_table(struct builder *b, const void *from, size_t bytes, uint64_t *address)
 struct opened {
   struct span path;
   int fd;
+  uint64_t address; /* of the path in the tables */
 };
 
 /* The same file backs several mappings in a row: text, data, relocated data. */
@@ -212,6 +248,33 @@ add_advice(struct builder *b, const struct image_mapping *mapping)
       add_protect(b->args->protects, &b->args->protect_count, mapping, advice_of[i].advice);
 }
 
+static bool
+is_first(const struct builder *b)
+{
+  return b->process == &b->plan->image->processes[0];
+}
+
+/* The first process's files are opened here, in layers that never change; the others open theirs in their own root. */
+static int
+add_file(struct builder *b, uint32_t i, struct pie_map *map, struct opened *last)
+{
+  struct span path = b->process->paths[i];
+
+  map->offset = b->process->mappings[i].offset;
+  if (is_first(b)) {
+    map->fd = open_backing(b, path, last);
+    return map->fd < 0 ? -1 : 0;
+  }
+  if (last->path.length != path.length || memcmp(last->path.data, path.data, path.length) != 0) {
+    char *name = table(b, path.length + 1, &last->address);
+    memcpy(name, path.data, path.length);
+    name[path.length] = 0;
+    last->path = path;
+  }
+  map->path = last->address;
+  return 0;
+}
+
 static int
 add_mapping(struct builder *b, uint32_t i, struct opened *last)
 {
@@ -230,11 +293,8 @@ add_mapping(struct builder *b, uint32_t i, struct opened *last)
     map.flags |= MAP_ANONYMOUS | (mapping->flags & IMAGE_GROWS_DOWN ? MAP_GROWSDOWN : 0);
     if (mapping->flags & IMAGE_DROPPABLE)
       map.flags = (map.flags & ~(uint32_t)MAP_PRIVATE) | MAP_DROPPABLE;
-  } else {
-    map.fd = open_backing(b, b->process->paths[i], last);
-    if (map.fd < 0)
-      return -1;
-    map.offset = mapping->offset;
+  } else if (add_file(b, i, &map, last) < 0) {
+    return -1;
   }
   if (runs)
     map.protection |= PROT_READ | PROT_WRITE;
@@ -255,7 +315,7 @@ add_huge(struct builder *b, const struct image_mapping *mapping, uint64_t start,
 
   start = (start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
   end &= ~(HUGE_PAGE - 1);
-  if (start < end && mapping->backing == IMAGE_ANONYMOUS && !(mapping->flags & never) &&
+  if (start < end && is_first(b) && mapping->backing == IMAGE_ANONYMOUS && !(mapping->flags & never) &&
       !b->process->process.no_thp)
     fills[b->args->fill_count++] = (struct pie_fill){start, end - start, PIE_HUGE};
 }
@@ -283,7 +343,7 @@ open_frozen(struct builder *b)
   char path[48];
 
   b->args->frozen = -1;
-  if (b->plan->frozen == 0)
+  if (b->plan->frozen == 0 || !is_first(b))
     return 0;
   snprintf(path, sizeof path, "/proc/%d/mem", b->plan->frozen);
   b->args->frozen = open(path, O_RDONLY | O_CLOEXEC);
@@ -307,32 +367,59 @@ build_memory(struct builder *b)
   return open_frozen(b);
 }
 
+struct place {
+  uint64_t start, length;
+};
+
+/* Where the process has the kernel's page of this name when it is born. */
+static struct place
+find_special(const struct builder *b, const struct procmaps *own, struct span name)
+{
+  if (b->born_in) {
+    for (uint32_t i = 0; i < b->born_in->mapping_count; i++)
+      if (b->born_in->mappings[i].backing == IMAGE_SPECIAL && b->born_in->paths[i].length == name.length &&
+          memcmp(b->born_in->paths[i].data, name.data, name.length) == 0)
+        return (struct place){b->born_in->mappings[i].start,
+                              b->born_in->mappings[i].end - b->born_in->mappings[i].start};
+    return (struct place){0};
+  }
+  char text[64];
+  snprintf(text, sizeof text, "%.*s", (int)name.length, (const char *)name.data);
+  const struct procmap *mine = procfs_find(own, text);
+  return mine ? (struct place){mine->start, mine->end - mine->start} : (struct place){0};
+}
+
 /* The kernel's own pages are moved to where the guest had them: its libc remembers addresses inside. */
 static int
-build_moves(struct builder *b, uint64_t park)
+add_moves(struct builder *b, const struct procmaps *own, uint64_t park)
 {
-  struct procmaps own;
-
-  if (procfs_maps(getpid(), &own, RAMET_STEP_STEM_REGION, b->err) < 0)
-    return -1;
   for (uint32_t i = 0; i < b->process->mapping_count; i++) {
     const struct image_mapping *mapping = &b->process->mappings[i];
-    char name[64];
+    struct span name = b->process->paths[i];
     if (mapping->backing != IMAGE_SPECIAL)
       continue;
-    snprintf(name, sizeof name, "%.*s", (int)b->process->paths[i].length, (const char *)b->process->paths[i].data);
-    const struct procmap *mine = procfs_find(&own, name);
-    if (!mine || mine->end - mine->start != mapping->end - mapping->start || b->args->move_count == PIE_MOVES_MAX) {
-      procfs_maps_free(&own);
-      return err_code(b->err, "other_kernel", "the image's %s is not this kernel's", name);
-    }
-    uint64_t length = mine->end - mine->start;
+    struct place from = find_special(b, own, name);
+    if (from.length != mapping->end - mapping->start || b->args->move_count == PIE_MOVES_MAX)
+      return err_code(b->err, "other_kernel", "the image's %.*s is not this kernel's", (int)name.length,
+                      (const char *)name.data);
     b->args->moves[b->args->move_count++] =
-        (struct pie_move){.from = mine->start, .length = length, .park = park, .to = mapping->start};
-    park += length;
+        (struct pie_move){.from = from.start, .length = from.length, .park = park, .to = mapping->start};
+    park += from.length;
   }
-  procfs_maps_free(&own);
   return 0;
+}
+
+static int
+build_moves(struct builder *b)
+{
+  struct procmaps own = {0};
+  uint64_t park = b->args->region + b->args->region_length - PARKING_BYTES;
+
+  if (!b->born_in && procfs_maps(getpid(), &own, RAMET_STEP_STEM_REGION, b->err) < 0)
+    return -1;
+  int result = add_moves(b, &own, park);
+  procfs_maps_free(&own);
+  return result;
 }
 
 static int
@@ -356,18 +443,23 @@ build_mm(struct builder *b)
                         .auxv_size = b->process->auxv.length};
   memcpy(table(b, b->process->auxv.length, &auxv), b->process->auxv.data, b->process->auxv.length);
   mm->auxv = auxv;
+  mm->exe = -1;
+  if (!is_first(b))
+    return 0;
   mm->exe = root_open_file(b->plan->root, p->exe, RAMET_STEP_STEM_FILES, b->err);
   return mm->exe < 0 ? -1 : 0;
 }
 
 /* ---- what a child restores ------------------------------------------------------------------------------------ */
 
-/* A process with a channel finds what its twin needs to know there, and looks at its next safe point: by default
+/* The process with the channel finds what its twin needs to know there, and looks at its next safe point: by default
  * SIGURG is ignored. */
 static bool
-has_channel(const struct image *image)
+has_channel(const struct builder *b)
 {
-  for (uint32_t i = 0; i < image->description_count; i++)
+  const struct image *image = b->plan->image;
+
+  for (uint32_t i = 0; is_first(b) && i < image->description_count; i++)
     if (image->descriptions[i].kind == IMAGE_STREAM && image->descriptions[i].value[0] == STREAM_CHANNEL)
       return true;
   return false;
@@ -383,7 +475,7 @@ build_signals(struct builder *b)
     out[i] = (struct pie_signal){p->signals[i].number, p->signals[i].handler, p->signals[i].flags,
                                  p->signals[i].restorer, p->signals[i].mask};
   b->args->signal_count = p->signal_count;
-  bool told = has_channel(b->plan->image);
+  bool told = has_channel(b);
   struct pie_pending *pending = table(b, (p->pending_count + told) * sizeof *pending, &b->args->pending);
   for (uint32_t i = 0; i < p->pending_count; i++) {
     pending[i] = (struct pie_pending){.thread = p->pending[i].thread, .shared = p->pending[i].shared};
@@ -408,13 +500,12 @@ build_threads(struct builder *b, uint64_t stacks)
 {
   const struct process_image *p = b->process;
   struct pie_thread *threads = (struct pie_thread *)(void *)(b->args + 1);
-  int highest = 0;
 
   b->args->threads = (uint64_t)(uintptr_t)threads;
   b->args->thread_count = p->thread_count;
   for (uint32_t i = 0; i < p->thread_count; i++) {
     const struct image_thread *t = &p->threads[i];
-    uint64_t stack = stacks + STEM_STACK_BYTES + (uint64_t)i * (PIE_STACK_BYTES + ARCH_FRAME_BYTES);
+    uint64_t stack = stacks + (uint64_t)i * (PIE_STACK_BYTES + ARCH_FRAME_BYTES);
     uint64_t frame = stack + PIE_STACK_BYTES;
     threads[i] = (struct pie_thread){.frame = frame,
                                      .stack_top = stack + PIE_STACK_BYTES,
@@ -435,10 +526,7 @@ build_threads(struct builder *b, uint64_t stacks)
     if (!arch_write_frame((uint8_t *)(uintptr_t)frame, frame, &t->registers, t->signal_mask, &alternate,
                           p->xstates[i], t->xstate_length))
       return err_code(b->err, "other_processor", "a thread's state does not fit a signal frame");
-    if (t->tid > highest)
-      highest = t->tid;
   }
-  b->args->passage_tid = highest + 1;
   return 0;
 }
 
@@ -451,23 +539,34 @@ description_index(const struct image *image, uint32_t id)
   return 0; /* image_decode() has checked that there is one */
 }
 
-/* Items are registered under the number that the epoll has in the guest. */
+/* The number under which the process has the description, or -1. */
+static int
+number_of(const struct process_image *process, uint32_t description)
+{
+  for (uint32_t f = 0; f < process->fd_count; f++)
+    if (process->fds[f].description == description)
+      return process->fds[f].number;
+  return -1;
+}
+
+/* Items are registered under the number that the epoll has in the guest, by the process to which the target's is known. */
 static void
 build_epolls(struct builder *b)
 {
   const struct image *image = b->plan->image;
-  struct pie_epoll *out = table(b, image->epoll_count * sizeof *out, &b->args->epolls);
+  uint32_t own = 0;
 
+  for (uint32_t i = 0; i < image->epoll_count; i++)
+    own += image->epolls[i].process == b->process->process.relations.pid;
+  struct pie_epoll *out = table(b, own * sizeof *out, &b->args->epolls);
   for (uint32_t d = 0; d < image->description_count; d++)
-    for (uint32_t i = image->first_epoll[d]; i < image->first_epoll[d + 1]; i++)
-      for (uint32_t f = 0; f < b->process->fd_count; f++)
-        if (b->process->fds[f].description == image->descriptions[d].id) {
-          out[b->args->epoll_count++] = (struct pie_epoll){.epoll = b->process->fds[f].number,
-                                                           .target = image->epolls[i].target,
-                                                           .events = image->epolls[i].events,
-                                                           .data = image->epolls[i].data};
-          break;
-        }
+    for (uint32_t i = image->first_epoll[d]; i < image->first_epoll[d + 1]; i++) {
+      const struct image_epoll *item = &image->epolls[i];
+      int number = number_of(b->process, image->descriptions[d].id);
+      if (item->process == b->process->process.relations.pid && number >= 0)
+        out[b->args->epoll_count++] =
+            (struct pie_epoll){.epoll = number, .target = item->target, .events = item->events, .data = item->data};
+    }
 }
 
 /* Shared memory, and advice that only a process that runs may have. */
@@ -502,22 +601,34 @@ build_late(struct builder *b)
   }
 }
 
+/* Above every process's numbers: they are forked from each other. */
+static int
+first_free(const struct image *image)
+{
+  int highest = -1;
+
+  for (uint32_t i = 0; i < image->process_count; i++) {
+    const struct process_image *p = &image->processes[i];
+    if (p->fd_count && p->fds[p->fd_count - 1].number > highest)
+      highest = p->fds[p->fd_count - 1].number;
+  }
+  return highest + 1;
+}
+
 static void
 build_descriptors(struct builder *b)
 {
   const struct process_image *p = b->process;
   struct pie_fd *out = table(b, p->fd_count * sizeof *out, &b->args->fds);
-  int highest = -1;
 
   for (uint32_t i = 0; i < p->fd_count; i++) {
     out[i] = (struct pie_fd){.number = p->fds[i].number,
                              .description = description_index(b->plan->image, p->fds[i].description),
                              .close_on_exec = p->fds[i].close_on_exec};
-    highest = p->fds[i].number;
   }
   b->args->fd_count = p->fd_count;
   b->args->description_count = b->plan->image->description_count;
-  b->args->first_free = highest + 1;
+  b->args->first_free = first_free(b->plan->image);
   build_epolls(b);
 }
 
@@ -531,7 +642,6 @@ build_rest(struct builder *b)
   memcpy(table(b, sizeof p->exe, &args->exe), p->exe, sizeof p->exe);
   memcpy(cwd, b->process->cwd.data, b->process->cwd.length);
   cwd[b->process->cwd.length] = 0;
-  memcpy(table(b, b->plan->filter.length, &args->filter), b->plan->filter.data, b->plan->filter.length);
   args->filter_length = (int32_t)(b->plan->filter.length / 8);
   memcpy(args->rlimits, p->rlimits, sizeof args->rlimits);
   memcpy(args->itimers, p->itimers, sizeof args->itimers);
@@ -541,6 +651,8 @@ build_rest(struct builder *b)
   args->personality = p->personality;
   args->asked_features = p->asked_features;
   args->no_thp = p->no_thp;
+  args->death_signal = p->death_signal;
+  args->subreaper = p->subreaper;
   if (&__rseq_offset && __rseq_size) {
     args->own_rseq = (uint64_t)(uintptr_t)__builtin_thread_pointer() + (uint64_t)__rseq_offset;
     args->own_rseq_length = __rseq_size < 32 ? 32 : __rseq_size;
@@ -567,27 +679,61 @@ make_region(struct builder *b, uint64_t region, uint64_t length)
 static int
 build_region(struct builder *b, uint64_t region, uint64_t length)
 {
-  uint64_t args = region + code_length();
-  uint64_t tables = args + args_length(b->process) + stacks_length(b->process);
+  uint64_t tables = region + code_length() + parts_length(b->plan->image);
 
-  if (fault_here(RAMET_STEP_STEM_REGION, b->err) < 0 || make_region(b, region, length) < 0)
+  if (fault_here(RAMET_STEP_STEM_REGION, b->err) < 0 || births_of_image(b->plan->image, &b->births, b->err) < 0 ||
+      make_region(b, region, length) < 0)
     return -1;
-  b->args = (struct pie_args *)(uintptr_t)args;
+  b->args = (struct pie_args *)(uintptr_t)(region + code_length());
+  b->next = (uint64_t)(uintptr_t)b->args;
+  b->at = (uint8_t *)(uintptr_t)tables;
+  b->end = (uint8_t *)(uintptr_t)(region + length - PARKING_BYTES - IMAGE_PAGE);
   b->args->region = region;
   b->args->region_length = length;
-  b->args->kept_length = tables - region;
-  b->at = (uint8_t *)(uintptr_t)tables;
-  b->end = (uint8_t *)(uintptr_t)(region + length - PARKING_BYTES);
-  /* At the end of the parking place, whose beginning alone is ever used. */
-  b->args->hot = region + length - PIE_HOT_MAX * sizeof(struct pie_range);
   return 0;
+}
+
+/* The next process's part of the region, with what is the same for all. */
+static void
+open_part(struct builder *b, const struct process_image *process)
+{
+  uint64_t region = b->args->region, region_length = b->args->region_length;
+
+  b->process = process;
+  b->args = (struct pie_args *)(uintptr_t)b->next;
+  b->next += own_length(process) + (is_first(b) ? STEM_STACK_BYTES : 0);
+  b->args->region = region;
+  b->args->region_length = region_length;
+  b->args->own = (uint64_t)(uintptr_t)b->args;
+  b->args->own_end = b->next;
+  if (is_first(b))
+    b->first = b->args;
+  b->args->first = b->first->own;
+  b->args->nodes = b->first->nodes;
+  b->args->filter = b->first->filter;
+  b->args->received = b->first->received;
+  b->args->node_count = (uint32_t)b->births.count;
+  b->args->node = (uint32_t)(process - b->plan->image->processes);
+  b->args->passage_tid = b->births.passage_pid;
+  b->args->passage_leads = b->births.passage_leads;
+  b->args->filter_length = (int32_t)(b->plan->filter.length / 8);
+  b->args->shared = region + region_length - PARKING_BYTES - IMAGE_PAGE;
+  /* At the end of the parking place, whose beginning alone is ever used. */
+  b->args->hot = region + region_length - PIE_HOT_MAX * sizeof(struct pie_range);
+}
+
+/* Where its threads' stacks and frames begin. */
+static uint64_t
+stacks_of(const struct builder *b)
+{
+  return b->args->own + args_length(b->process) + (is_first(b) ? STEM_STACK_BYTES : 0);
 }
 
 /* What every child of the stem restores. */
 static int
 build_child(struct builder *b)
 {
-  if (build_threads(b, (uint64_t)(uintptr_t)b->args + args_length(b->process)) < 0)
+  if (build_threads(b, stacks_of(b)) < 0)
     return -1;
   build_signals(b);
   build_descriptors(b);
@@ -596,13 +742,80 @@ build_child(struct builder *b)
   return 0;
 }
 
+static void
+build_nodes(struct builder *b)
+{
+  const struct image *image = b->plan->image;
+  struct pie_node *nodes = table(b, (size_t)b->births.count * sizeof *nodes, &b->args->nodes);
+
+  for (int i = 0; i < b->births.count; i++) {
+    const struct birth *birth = &b->births.items[i];
+    nodes[i] = (struct pie_node){.pid = birth->pid,
+                                 .parent = birth->parent,
+                                 .kind = (uint32_t)birth->kind,
+                                 .early = birth->early,
+                                 .session = birth->session,
+                                 .group = birth->group};
+    if (birth->kind == BIRTH_PROCESS)
+      nodes[i].exit_signal = image->processes[i].process.relations.exit_signal;
+    if (birth->kind != BIRTH_ZOMBIE)
+      continue;
+    const struct image_zombie *zombie = &image->zombies[i - (int)image->process_count];
+    nodes[i].exit_signal = zombie->relations.exit_signal;
+    nodes[i].status = zombie->status;
+    memcpy(nodes[i].name, zombie->name, sizeof nodes[i].name);
+  }
+}
+
+/* What the processes have in common. */
+static void
+build_common(struct builder *b)
+{
+  build_nodes(b);
+  table(b, b->plan->image->description_count * sizeof(int32_t), &b->args->received);
+  copy_table(b, b->plan->filter.data, b->plan->filter.length, &b->args->filter);
+}
+
+/* A process is born with the memory of the next before it that is one: a helper has its parent's. */
+static const struct process_image *
+find_born_in(const struct builder *b, int at)
+{
+  do
+    at = b->births.items[at].parent;
+  while (b->births.items[at].kind != BIRTH_PROCESS);
+  return &b->plan->image->processes[at];
+}
+
+/* Processes beside the first, forked from it by each child anew. */
+static int
+build_others(struct builder *b)
+{
+  const struct image *image = b->plan->image;
+
+  for (uint32_t i = 1; i < image->process_count; i++) {
+    open_part(b, &image->processes[i]);
+    b->born_in = find_born_in(b, (int)i);
+    struct pie_node *node = &((struct pie_node *)(uintptr_t)b->first->nodes)[i];
+    node->args = b->args->own;
+    if (build_memory(b) < 0 || build_moves(b) < 0 || build_mm(b) < 0 || build_child(b) < 0)
+      return -1;
+  }
+  b->born_in = NULL;
+  b->process = &image->processes[0];
+  b->args = b->first;
+  return 0;
+}
+
 static int
 build(struct builder *b, uint64_t region, uint64_t length)
 {
-  if (build_region(b, region, length) < 0 || fault_here(RAMET_STEP_STEM_FILES, b->err) < 0 || build_memory(b) < 0 ||
-      build_moves(b, region + length - PARKING_BYTES) < 0 || build_mm(b) < 0)
+  if (build_region(b, region, length) < 0 || fault_here(RAMET_STEP_STEM_FILES, b->err) < 0)
     return -1;
-  return build_child(b);
+  open_part(b, &b->plan->image->processes[0]);
+  build_common(b);
+  if (build_memory(b) < 0 || build_moves(b) < 0 || build_mm(b) < 0 || build_child(b) < 0)
+    return -1;
+  return build_others(b);
 }
 
 /* ---- adoption ------------------------------------------------------------------------------------------------- */
@@ -613,13 +826,13 @@ entry_of(const struct pie_args *args, const void *function)
   return args->region + (uint64_t)((const uint8_t *)function - __start_ramet_restorer);
 }
 
-/* The first message on the nursery: a socket for this stem alone. */
+/* The first message on the nursery: a socket for this stem alone, and the page file. */
 static int
-send_control(int nursery, int *control)
+send_control(int nursery, int pages, int *control)
 {
   union {
     struct cmsghdr align;
-    uint8_t bytes[CMSG_SPACE(sizeof(int))];
+    uint8_t bytes[CMSG_SPACE(2 * sizeof(int))];
   } space;
   int pair[2];
   struct iovec iov = {(void *)(uintptr_t)"", 1};
@@ -631,8 +844,9 @@ send_control(int nursery, int *control)
   memset(&space, 0, sizeof space);
   space.align.cmsg_level = SOL_SOCKET;
   space.align.cmsg_type = SCM_RIGHTS;
-  space.align.cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(&space.align), &pair[1], sizeof(int));
+  space.align.cmsg_len = CMSG_LEN(2 * sizeof(int));
+  const int fds[] = {pair[1], pages};
+  memcpy(CMSG_DATA(&space.align), fds, sizeof fds);
   ssize_t sent = sendmsg(nursery, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   int saved = errno;
   close(pair[1]);
@@ -644,11 +858,12 @@ send_control(int nursery, int *control)
 static int
 launch_copy(struct builder *b, const struct stem_adoption *adoption, int *control)
 {
-  struct pie_args *args = b->args;
-
-  if (build_child(b) < 0)
+  open_part(b, &b->plan->image->processes[0]);
+  build_common(b);
+  if (build_child(b) < 0 || build_others(b) < 0)
     return -1;
   /* The stem before has given up its registration; this process never had one. */
+  struct pie_args *args = b->args;
   args->own_rseq = 0;
   args->old_region = adoption->old_start;
   args->old_length = adoption->old_end - adoption->old_start;
@@ -658,9 +873,8 @@ launch_copy(struct builder *b, const struct stem_adoption *adoption, int *contro
                                .written_length = (uint64_t)(uintptr_t)b->at - args->region,
                                .entry = entry_of(args, (const void *)(uintptr_t)&pie_adopted),
                                .argument = (uint64_t)(uintptr_t)args,
-                               .stack =
-                                   args->region + code_length() + args_length(b->process) + STEM_STACK_BYTES - 64};
-  if (send_control(adoption->nursery, control) < 0)
+                               .stack = stacks_of(b) - 64};
+  if (send_control(adoption->nursery, b->plan->pages, control) < 0)
     return err_step(b->err, RAMET_STEP_PARKED_TWIN, "the nursery: %s", strerror(errno));
   return twin_launch(adoption->pid, adoption->syscall_address, &region, b->err);
 }
@@ -669,7 +883,7 @@ int
 stem_adopt(const struct stem_plan *plan, const struct stem_adoption *adoption, uint64_t region,
            uint64_t region_length, int *control, struct err *err)
 {
-  struct builder b = {.plan = plan, .process = &plan->image->processes[0], .err = err};
+  struct builder b = {.plan = plan, .err = err};
   int result = fault_here(RAMET_STEP_STEM_ADOPT, err) < 0 ? -1 : build_region(&b, region, region_length);
 
   *control = -1;
@@ -677,6 +891,7 @@ stem_adopt(const struct stem_plan *plan, const struct stem_adoption *adoption, u
     result = launch_copy(&b, adoption, control);
     munmap((void *)(uintptr_t)region, region_length);
   }
+  births_free(&b.births);
   if (result < 0)
     close_fd(control);
   return result;
@@ -698,7 +913,7 @@ static void
 become_stem(const struct stem_plan *plan, uint64_t region, uint64_t length, int control)
 {
   struct err err = {0};
-  struct builder b = {.plan = plan, .process = &plan->image->processes[0], .err = &err};
+  struct builder b = {.plan = plan, .err = &err};
 
   title_set("ramet-stem");
   fault_arm(plan->fault);
@@ -712,8 +927,7 @@ become_stem(const struct stem_plan *plan, uint64_t region, uint64_t length, int 
   b.args->control = control;
   b.args->pages = plan->pages;
   b.args->own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-  uint64_t stacks = region + code_length() + args_length(b.process);
-  jump(b.args, stacks + STEM_STACK_BYTES - 64);
+  jump(b.args, stacks_of(&b) - 64);
 }
 
 int

@@ -15,6 +15,8 @@
 #include "procfs.h"
 
 #define SYSCALL_STOP (SIGTRAP | 0x80)
+/* How often one looks whether what is waited for will ever come. A parent in vfork(2) is found by this. */
+#define TICK_US 5000
 
 static unsigned patience_ms;
 static struct timespec patience_ends;
@@ -37,7 +39,7 @@ int
 trace_setup(unsigned milliseconds, struct err *err)
 {
   struct sigaction action = {.sa_handler = on_alarm};
-  struct itimerval every = {{0, 50000}, {0, 50000}};
+  struct itimerval every = {{0, TICK_US}, {0, TICK_US}};
   sigset_t set;
 
   sigemptyset(&set);
@@ -98,6 +100,10 @@ read_thread(struct tracee *tracee, struct err *err)
 
 /* ---- stopping ------------------------------------------------------------------------------------------------- */
 
+/* Of a wait: the thread has ended; it waits for its child, which may stand still itself. */
+#define ENDED 1
+#define IN_VFORK 2
+
 struct stopping {
   struct tracee *tracees;
   int count;
@@ -145,7 +151,7 @@ add_cloned(struct stopping *s, int tid)
 /* Until PTRACE_EVENT_STOP. Every other stop takes the place of the one that was asked for (ptrace_stop() of the kernel:
  * "any trap clears pending STOP trap"), so it is asked for again, or a thread that starts others would never stop. A
  * signal that is just being delivered is handed on: the handler's frame is set up, and the stop comes before its first
- * instruction. 1: the thread has ended. */
+ * instruction. Or ENDED, or IN_VFORK. */
 static int
 wait_event_stop(struct stopping *s, struct tracee *tracee)
 {
@@ -154,11 +160,11 @@ wait_event_stop(struct stopping *s, struct tracee *tracee)
   for (;;) {
     int waited = wait_for(tid, &status);
     if (waited < 0 && errno == EBUSY)
-      return refuse(s, "waits in vfork for its child");
+      return IN_VFORK;
     if (waited < 0)
       return err_step(s->err, RAMET_STEP_SEIZE, "thread %d does not stop: %s", tid, strerror(errno));
     if (waited == 1 || !WIFSTOPPED(status))
-      return 1;
+      return ENDED;
     int event = status >> 16;
     if (event == PTRACE_EVENT_STOP) {
       tracee->stopped = WSTOPSIG(status) != SIGTRAP;
@@ -233,10 +239,10 @@ wait_for_all(struct stopping *s)
   for (int i = 0; i < s->count; i++) {
     if (!s->tracees[i].running)
       continue;
-    int ended = wait_event_stop(s, &s->tracees[i]);
-    if (ended < 0)
-      return -1;
-    if (ended == 1)
+    int waited = wait_event_stop(s, &s->tracees[i]);
+    if (waited < 0 || waited == IN_VFORK)
+      return waited;
+    if (waited == ENDED)
       s->tracees[i--] = s->tracees[--s->count];
   }
   return 0;
@@ -250,8 +256,9 @@ stop_all(struct stopping *s, int pid)
 
   do {
     new_ones = seize_new(s, pid);
-    if (new_ones < 0 || wait_for_all(s) < 0)
-      return -1;
+    int waited = new_ones < 0 ? -1 : wait_for_all(s);
+    if (waited)
+      return waited;
   } while (new_ones > 0);
   for (int i = 0; i < s->count; i++)
     if (s->tracees[i].tid == pid) {
@@ -264,14 +271,24 @@ stop_all(struct stopping *s, int pid)
 }
 
 int
-trace_stop_process(int pid, struct tracee **out, int *count, struct err *err)
+trace_seize_process(int pid, struct tracee **out, int *count, struct err *err)
 {
   struct stopping s = {.tracees = calloc(TRACE_THREADS_MAX, sizeof *s.tracees), .err = err};
 
   if (!s.tracees)
     return err_code(err, "internal", "no memory for threads");
-  int result = fault_here(RAMET_STEP_SEIZE, err) < 0 ? -1 : stop_all(&s, pid);
+  int result = fault_here(RAMET_STEP_SEIZE, err) < 0 ? -1 : seize_new(&s, pid);
   *out = s.tracees;
+  *count = s.count;
+  return result < 0 ? -1 : 0;
+}
+
+int
+trace_stop_process(int pid, struct tracee *tracees, int *count, struct err *err)
+{
+  struct stopping s = {.tracees = tracees, .count = *count, .err = err};
+  int result = stop_all(&s, pid);
+
   *count = s.count;
   return result;
 }
@@ -281,7 +298,20 @@ trace_run_on(struct tracee *tracee, struct err *err)
 {
   if (sys_ptrace(PTRACE_CONT, tracee->tid, 0, 0) < 0)
     return err_step(err, RAMET_STEP_SEIZE, "continue thread %d: %s", tracee->tid, strerror(errno));
-  tracee->running = true;
+  tracee->running = tracee->let_go = true;
+  return 0;
+}
+
+int
+trace_interrupt(struct tracee *tracees, int count, struct err *err)
+{
+  for (int i = 0; i < count; i++) {
+    if (!tracees[i].let_go)
+      continue;
+    tracees[i].let_go = false;
+    if (sys_ptrace(PTRACE_INTERRUPT, tracees[i].tid, 0, 0) < 0 && errno != ESRCH)
+      return err_step(err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tracees[i].tid, strerror(errno));
+  }
   return 0;
 }
 
@@ -289,11 +319,12 @@ int
 trace_stop_again(int pid, struct tracee *tracees, int *count, struct err *err)
 {
   struct stopping s = {.tracees = tracees, .count = *count, .err = err};
+  int result = trace_interrupt(tracees, *count, err);
 
-  for (int i = 0; i < s.count; i++)
-    if (tracees[i].running && sys_ptrace(PTRACE_INTERRUPT, tracees[i].tid, 0, 0) < 0 && errno != ESRCH)
-      return err_step(err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tracees[i].tid, strerror(errno));
-  int result = wait_for_all(&s) < 0 ? -1 : stop_all(&s, pid);
+  if (result == 0)
+    result = wait_for_all(&s);
+  if (result == 0)
+    result = stop_all(&s, pid);
   *count = s.count;
   return result;
 }
@@ -304,8 +335,8 @@ trace_adopt(int tid, struct tracee *tracee, struct err *err)
   struct stopping s = {.tracees = tracee, .count = 1, .err = err};
 
   *tracee = (struct tracee){.tid = tid, .running = true};
-  int ended = wait_event_stop(&s, tracee);
-  return ended == 1 ? err_step(err, RAMET_STEP_FROZEN_TWIN, "process %d is gone", tid) : ended;
+  int waited = wait_event_stop(&s, tracee);
+  return waited > 0 ? err_step(err, RAMET_STEP_FROZEN_TWIN, "process %d is gone", tid) : waited;
 }
 
 /* ---- processors ------------------------------------------------------------------------------------------------ */

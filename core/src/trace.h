@@ -24,6 +24,7 @@ sys_ptrace(long request, int tid, uintptr_t address, uintptr_t data)
 struct tracee {
   int tid; /* as the tracer sees it */
   bool running; /* attached, but not stopped */
+  bool let_go;  /* and not asked to stop since it runs */
   arch_registers registers;
   uint64_t signal_mask;
   bool injected; /* its registers were replaced */
@@ -36,9 +37,14 @@ struct tracee {
 int trace_setup(unsigned milliseconds, struct err *err) MUST_CHECK;
 bool trace_patience_over(void);
 
-/* All threads of a process, also those that appear meanwhile; the first is the leader. Code "unforkable": the text is
- * what the process does that forbids it. */
-int trace_stop_process(int pid, struct tracee **tracees, int *count, struct err *err) MUST_CHECK;
+/* Asks all threads of a process to stop, and waits for none. Code "unforkable": the text is what the process does that
+ * forbids it; "exiting": it ends. */
+int trace_seize_process(int pid, struct tracee **tracees, int *count, struct err *err) MUST_CHECK;
+/* Waits for them, and for those that appear meanwhile; the first is the leader then. 1 or more: a thread waits in
+ * vfork(2) for a child, which may be one that stands still; to be called again. */
+int trace_stop_process(int pid, struct tracee *tracees, int *count, struct err *err) MUST_CHECK;
+/* Asks those that were let go. One that stops already is not asked twice: it would stop again when it is to run. */
+int trace_interrupt(struct tracee *tracees, int count, struct err *err) MUST_CHECK;
 /* Lets one run on for a while, until all that run are stopped again. */
 int trace_run_on(struct tracee *tracee, struct err *err) MUST_CHECK;
 int trace_stop_again(int pid, struct tracee *tracees, int *count, struct err *err) MUST_CHECK;

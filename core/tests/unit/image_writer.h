@@ -21,14 +21,16 @@ struct small_image {
   struct image_description ends[2];
   struct image_timer timer;
   struct image_scheduling scheduling;
+  struct image_zombie zombie;
 };
 
 static inline void
 small_image_init(struct small_image *small)
 {
   memset(small, 0, sizeof *small);
-  small->header = (struct image_header){.version = IMAGE_VERSION, .page = IMAGE_PAGE, .process_count = 1};
-  small->process = (struct image_process){.pid = 2, .thread_count = 1, .exe = "/usr/bin/true"};
+  small->header = (struct image_header){.version = IMAGE_VERSION, .page = IMAGE_PAGE, .process_count = 1, .zombie_count = 1};
+  small->process = (struct image_process){
+      .relations = {.pid = 2, .parent = 1, .group = 2, .session = 2}, .thread_count = 1, .exe = "/usr/bin/true"};
   small->thread = (struct image_thread){.tid = 2, .xstate_length = 576, .name = "true"};
   small->mapping = (struct image_mapping){.start = 0x10000, .end = 0x14000, .backing = IMAGE_ANONYMOUS};
   small->run = (struct image_run){.address = 0x11000, .length = IMAGE_PAGE, .offset = IMAGE_PAGE};
@@ -41,6 +43,7 @@ small_image_init(struct small_image *small)
     small->ends[i] = (struct image_description){.id = i, .kind = IMAGE_SOCKETPAIR, .peer = 2 - i};
   small->timer = (struct image_timer){.id = 1, .clock = 1, .notify = 4, .signal = 14, .thread = 2};
   small->scheduling = (struct image_scheduling){.processors = {1}};
+  small->zombie = (struct image_zombie){.relations = {.pid = 3, .parent = 2, .group = 2, .session = 2}};
   small->fd = (struct image_fd){.number = 3, .description = IMAGE_OBJECT_IDS};
 }
 
@@ -66,6 +69,7 @@ small_image_put(const struct small_image *small, struct writer *writer)
   put_bytes(writer, IMAGE_TAG_MAPPING, &small->mapping, sizeof small->mapping);
   put_bytes(writer, IMAGE_TAG_RUN, &small->run, sizeof small->run);
   put_bytes(writer, IMAGE_TAG_MAPPING, &small->shared, sizeof small->shared);
+  put_bytes(writer, IMAGE_TAG_ZOMBIE, &small->zombie, sizeof small->zombie);
 }
 
 #endif

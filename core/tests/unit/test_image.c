@@ -67,8 +67,15 @@ counts_that_do_not_hold_are_refused(void)
 {
   CHECK(!WITH(header.process_count = 2));
   CHECK(!WITH(header.process_count = 0));
+  CHECK(!WITH(header.zombie_count = 2));
   CHECK(!WITH(process.thread_count = 2));
-  CHECK(!WITH(process.pid = 1));
+  CHECK(!WITH(process.relations.pid = 1));
+  CHECK(!WITH(process.relations.parent = 0));
+  CHECK(!WITH(process.relations.session = 0));
+  CHECK(!WITH(process.relations.exit_signal = 65));
+  CHECK(!WITH(process.death_signal = 65));
+  CHECK(!WITH(zombie.relations.group = 0));
+  CHECK(!WITH(zombie.status = 0x7f));
   CHECK(!WITH(thread.tid = 3));
   CHECK(!WITH(thread.xstate_length = 575));
 }

@@ -17,37 +17,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-VICTIM(child, "runs beside|has a child")
-{
-  int pair[2];
-  NEED(pipe(pair) == 0);
-  pid_t child = fork();
-  if (child == 0) {
-    char c;
-    close(pair[1]);
-    _exit(read(pair[0], &c, 1) == 0 ? 5 : 6);
-  }
-  close(pair[0]);
-  ready();
-  await_go();
-  close(pair[1]);
-  int status;
-  CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 5, "the child's exit");
-}
-
-VICTIM(zombie_child, "has a child")
-{
-  pid_t child = fork();
-  if (child == 0)
-    _exit(7);
-  siginfo_t info;
-  NEED(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT) == 0);
-  ready();
-  await_go();
-  int status;
-  CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 7, "the child's exit");
-}
-
 static void *
 outlive(void *ignored)
 {

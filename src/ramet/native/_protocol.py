@@ -234,6 +234,8 @@ STEP_CHILD_THREADS = 147
 STEP_CHILD_STATE = 148
 STEP_CHILD_CAPABILITIES = 149
 STEP_CHILD_SECCOMP = 150
+STEP_CHILD_FAMILY = 151
+STEP_CHILD_MEMORY = 152
 
 KIND_NAMES = MappingProxyType(
     {
@@ -363,6 +365,8 @@ STEP_NAMES = MappingProxyType(
         148: "child_state",
         149: "child_capabilities",
         150: "child_seccomp",
+        151: "child_family",
+        152: "child_memory",
     }
 )
 

@@ -23,6 +23,8 @@ NAMES = {number: name for number, name in p.STEP_NAMES.items() if number}
 TRACER = [number for number in NAMES if p.STEP_FIND_PROCESSES <= number <= p.STEP_IMAGE]
 STEM = [number for number in NAMES if p.STEP_STEM_FORK <= number <= p.STEP_STEM_MM]
 CHILD = [number for number in NAMES if p.STEP_CHILD_PIDNS <= number <= p.STEP_CHILD_SECCOMP]
+FAMILY = [p.STEP_CHILD_FAMILY, p.STEP_CHILD_MEMORY]
+"""What only a sandbox of several processes passes."""
 INIT = [number for number in NAMES if p.STEP_UPPER <= number <= p.STEP_NETWORK]
 COPYING = TRACER + STEM
 """What a snapshot passes that copies memory."""
@@ -38,12 +40,18 @@ def named(steps: list[int]) -> pytest.MarkDecorator:
 
 
 def test_every_step_of_the_engine_is_in_one_of_the_lists() -> None:
-    reached = {*COPYING, *ADOPTING, *CHILD, *OTHERS}
+    reached = {*COPYING, *ADOPTING, *CHILD, *FAMILY, *OTHERS}
     assert {number for number in NAMES if number >= p.STEP_FIND_PROCESSES} == reached
 
 
 def counter(engine: Engine) -> Guest:
     source = engine.start(_engine.COUNTER)
+    source.ready()
+    return source
+
+
+def several(engine: Engine) -> Guest:
+    source = engine.start(["/bin/sh", "-c", f"sleep 1000 & sleep 1000 & {_engine.COUNTER[2]}"])
     source.ready()
     return source
 
@@ -87,9 +95,16 @@ def test_a_twin_that_cannot_be_forked_means_a_copy(engine: Engine, parked: Guest
     assert parked.ask("count") == "1"
 
 
-@named(CHILD + INIT)
+@named(TRACER)
+def test_a_failing_step_of_a_snapshot_of_several_processes_leaves_them_running(
+    engine: Engine, step: int
+) -> None:
+    snapshots_fail(engine, several(engine), step)
+
+
+@named(CHILD + INIT + FAMILY)
 def test_a_failing_step_of_a_child_leaves_snapshot_and_source(engine: Engine, step: int) -> None:
-    source = counter(engine)
+    source = several(engine) if step in FAMILY else counter(engine)
     snapshot = engine.snapshot(source)
     # The first sandbox of a root makes mounts ahead for the next, the second child a spare for the third.
     for _ in range(2):
@@ -214,9 +229,9 @@ def own_engine(victims_dir: Path) -> Iterator[Engine]:
 
 def reach(engine: Engine, step: int) -> None:
     """Send what gets to the step, and wait until somebody is held there."""
-    source = counter(engine)
+    source = several(engine) if step in FAMILY else counter(engine)
     armed = step | p.FAULT_HOLD
-    if step in CHILD + INIT:
+    if step in CHILD + INIT + FAMILY:
         engine.send_fork(engine.snapshot(source).number, "nobody", fault=armed)
     elif (step in ADOPTING and step not in COPYING) or step == p.STEP_PARKED_TWIN:
         parked = engine.snapshot(source).fork("parked")
@@ -226,20 +241,22 @@ def reach(engine: Engine, step: int) -> None:
     _core.until(lambda: held(engine.core), f"somebody held at {NAMES[step]}")
 
 
-@named([*COPYING, p.STEP_STEM_ADOPT, p.STEP_PARKED_TWIN, *CHILD, p.STEP_SEND_PLAN, p.STEP_ATTACH_ROOT])
+@named(
+    [*COPYING, p.STEP_STEM_ADOPT, p.STEP_PARKED_TWIN, *CHILD, *FAMILY, p.STEP_SEND_PLAN, p.STEP_ATTACH_ROOT]
+)
 def test_core_killed_at_any_step_leaves_nothing(victims_dir: Path, step: int) -> None:
     with own_engine(victims_dir) as engine:
         reach(engine, step)
 
 
-@named([*TRACER, *STEM[1:], *CHILD])
+@named([*TRACER, *STEM[1:], *CHILD, *FAMILY])
 def test_who_is_killed_at_a_step_takes_nobody_else_along(engine: Engine, step: int) -> None:
     """A tracer may take its source along: nobody knows what it left in the source's registers."""
     bystander = counter(engine)
     with _engine.nothing_left(engine):
-        source = counter(engine)
+        source = several(engine) if step in FAMILY else counter(engine)
         armed = step | p.FAULT_HOLD
-        if step in CHILD:
+        if step in CHILD + FAMILY:
             snapshot = engine.snapshot(source)
             child, request = engine.send_fork(snapshot.number, "nobody", fault=armed)
         else:

@@ -119,6 +119,81 @@ my @state = ($next->(), $wrong, scalar(keys %squares), $first, $second, `echo ch
 my $state = join(" ", @state) =~ s/\\n/,/gr;
 print $state eq "106 0 20000 one, two, child," ? "OK\\n" : "$state\\n";
 """
+JOBS = """
+(read -r word <&7; exit 3) 7< <(sleep 1000) & sleeper=$!
+{ echo unread; exec sleep 1000; } > /tmp/out & writer=$!
+(exit 5) & ended=$!
+coproc double { while read -r n; do echo $((n + n)); done; }
+until [ -s /tmp/out ]; do :; done
+while [ -d /proc/$ended ] && ! grep -q Z /proc/$ended/stat; do :; done
+echo READY
+read -r go
+echo 21 >&${double[1]}; read -r doubled <&${double[0]}
+kill $sleeper $writer
+wait $ended; a=$?; wait $sleeper; b=$?; wait $writer; c=$?
+state="$doubled $a $b $c $(cat /tmp/out)"
+[ "$state" = "42 5 143 143 unread" ] && echo OK || echo "$state"
+"""
+DRIVES = """
+import subprocess, sys
+text = "for line in iter(input, 'end'): print(eval(line), flush=True)"
+child = subprocess.Popen([sys.executable, "-I", "-c", "x = 40\\n" + text], stdin=-1, stdout=-1, text=True)
+def ask(line):
+    print(line, file=child.stdin, flush=True)
+    return child.stdout.readline().strip()
+assert ask("x + 1") == "41"
+print("'asked before'", file=child.stdin, flush=True)
+print("READY", flush=True)
+sys.stdin.readline()
+state = [child.stdout.readline().strip(), ask("x + 2"), ask("__import__('os').getppid()")]
+print("end", file=child.stdin, flush=True)
+state += [child.wait(), subprocess.run(["echo", "new"], capture_output=True).stdout]
+import os
+wanted = ["asked before", "42", str(os.getpid()), 0, b"new\\n"]
+print("OK" if state == wanted else state, flush=True)
+"""
+SERVES = """
+import http.client, os, subprocess, sys, time
+os.mkdir("/tmp/served")
+open("/tmp/served/page", "w").write("text")
+argv = [sys.executable, "-I", "-m", "http.server", "8000", "--bind", "127.0.0.1", "-d", "/tmp/served"]
+server = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+def get():
+    for _ in range(2000):
+        connection = http.client.HTTPConnection("127.0.0.1", 8000)
+        try:
+            connection.request("GET", "/page")
+            return connection.getresponse().read()
+        except ConnectionRefusedError:
+            time.sleep(0.005)
+assert get() == b"text"
+print("READY", flush=True)
+sys.stdin.readline()
+open("/tmp/served/page", "w").write("later")
+state = [get(), server.poll()]
+server.terminate()
+state.append(server.wait())
+print("OK" if state == [b"later", None, -15] else state, flush=True)
+"""
+POOL = """
+import multiprocessing, os, sys
+def square(n):
+    counter.value += 1
+    return n * n, os.getpid()
+def run(pool, n):
+    results = pool.map(square, range(n), chunksize=1)
+    return sum(square for square, _ in results) == sum(i * i for i in range(n)) and len({pid for _, pid in results}) <= 3
+counter = multiprocessing.Value("i", 0)
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    right = run(pool, 30)
+    before = counter.value
+    slow = pool.apply_async(__import__("time").sleep, (0.05,))
+    print("READY", flush=True)
+    sys.stdin.readline()
+    right = right and run(pool, 60) and slow.get(10) is None
+    state = [right, before, counter.value > before]
+print("OK" if state[0] and state[2] else state, flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +228,15 @@ def test_an_interpreter_goes_on_in_every_fork(engine: Engine, name: str, flag: s
     if path is None:
         pytest.skip(f"there is no {name}")
     check(engine, [path, flag, text])
+
+
+def test_a_shell_has_its_jobs_its_coprocess_and_how_they_ended_in_every_fork(engine: Engine) -> None:
+    path = shutil.which("bash", path="/usr/bin:/bin")
+    if path is None:
+        pytest.skip("there is no bash")
+    check(engine, [path, "-c", JOBS], asleep=True)
+
+
+@pytest.mark.parametrize("text", [DRIVES, SERVES, POOL], ids=["drives", "serves", "pool"])
+def test_python_goes_on_with_its_child_processes_in_every_fork(engine: Engine, text: str) -> None:
+    check(engine, [_payloads.PYTHON, "-I", "-c", text])

@@ -6,7 +6,17 @@ from system.core import _payloads
 from system.engine import _engine
 from system.engine._engine import Engine, Victim
 
-PROGRAMS = ["registers", "waits", "signals", "threads", "memory", "process", "descriptors", "channels"]
+PROGRAMS = [
+    "registers",
+    "waits",
+    "signals",
+    "threads",
+    "memory",
+    "process",
+    "descriptors",
+    "channels",
+    "trees",
+]
 VICTIMS = [victim for program in PROGRAMS for victim in _engine.victims(program)]
 BUSY = {"general", "x87", "sse", "avx", "avx512", "amx", "computing_threads", "churn", "detached_churn"}
 """They compute all the time: there is no moment at which all their threads wait."""

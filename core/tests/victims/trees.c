@@ -1,0 +1,676 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Several processes: what each is to the others, and what they have in common. */
+#include "victim.h"
+
+#include <dirent.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+/* ---- what all can see ----------------------------------------------------------------------------------------- */
+
+#define VIEW_BYTES 16384
+
+static char
+state_of(pid_t pid, char line[256])
+{
+  char path[64], text[1024];
+
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY);
+  ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+  if (fd >= 0)
+    close(fd);
+  if (length <= 0)
+    return 0;
+  text[length] = 0;
+  char *name = strchr(text, '('), *end = strrchr(text, ')');
+  char state;
+  int parent, group, session;
+  *end = 0;
+  if (sscanf(end + 2, "%c %d %d %d", &state, &parent, &group, &session) != 4)
+    return 0;
+  snprintf(line, 256, "%d %s%s below %d, group %d, session %d\n", pid, name + 1, state == 'Z' ? " (ended)" : "",
+           parent, group, session);
+  return state;
+}
+
+static int
+by_number(const void *a, const void *b)
+{
+  return *(const int *)a - *(const int *)b;
+}
+
+/* Numbers, names, parents, groups and sessions of all processes. */
+static void
+view(char out[VIEW_BYTES])
+{
+  int pids[512], count = 0;
+  DIR *dir = opendir("/proc");
+  size_t used = 0;
+
+  NEED(dir);
+  for (struct dirent *entry; (entry = readdir(dir)) && count < 512;)
+    if (atoi(entry->d_name) > 1)
+      pids[count++] = atoi(entry->d_name);
+  closedir(dir);
+  qsort(pids, (size_t)count, sizeof *pids, by_number);
+  out[0] = 0;
+  for (int i = 0; i < count; i++) {
+    char line[256];
+    if (state_of(pids[i], line) && used + strlen(line) < VIEW_BYTES)
+      used += (size_t)sprintf(out + used, "%s", line);
+  }
+}
+
+/* Where those that have come to their place are counted. */
+static int *arrived;
+
+static void
+meet(void)
+{
+  arrived = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NEED(arrived != MAP_FAILED);
+}
+
+static void
+arrive(void)
+{
+  __atomic_add_fetch(arrived, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Until so many have come, and every process but this one sleeps or has ended. */
+static void
+settle(int others)
+{
+  char line[256];
+
+  for (bool rests = false; !rests;) {
+    DIR *dir = opendir("/proc");
+    rests = __atomic_load_n(arrived, __ATOMIC_SEQ_CST) == others;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+      pid_t pid = atoi(entry->d_name);
+      char state = pid > 1 && pid != getpid() ? state_of(pid, line) : 'S';
+      rests &= state == 'S' || state == 'Z';
+    }
+    closedir(dir);
+    if (!rests)
+      nanosleep(&(struct timespec){0, 2000000}, NULL);
+  }
+}
+
+static char before[VIEW_BYTES], after[VIEW_BYTES];
+
+static void
+compare_views(void)
+{
+  view(after);
+  for (char *a = before, *b = after; *a || *b;) {
+    size_t m = strcspn(a, "\n"), n = strcspn(b, "\n");
+    CHECK(m == n && memcmp(a, b, m) == 0, "\"%.*s\" was \"%.*s\"", (int)n, b, (int)m, a);
+    a += m + (a[m] != 0);
+    b += n + (b[n] != 0);
+  }
+}
+
+static void
+be(const char *name)
+{
+  prctl(PR_SET_NAME, name);
+}
+
+/* One that is to end before the fork, and is not waited for. */
+static void
+await_signal(void)
+{
+  for (;;)
+    pause();
+}
+
+/* A process that waits to be ended. */
+static void
+wait_for_end(void)
+{
+  arrive();
+  await_signal();
+}
+
+/* Everybody but the victim itself ends. */
+static void
+end_all(void)
+{
+  int status;
+
+  kill(-1, SIGKILL);
+  while (waitpid(-1, &status, 0) > 0)
+    continue;
+}
+
+/* ---- relations ------------------------------------------------------------------------------------------------ */
+
+static void
+compare_after_go(int others)
+{
+  settle(others);
+  view(before);
+  ready();
+  await_go();
+  compare_views();
+  end_all();
+}
+
+VICTIM(family, "children and grandchildren, with their names")
+{
+  meet();
+  for (int i = 0; i < 3; i++)
+    if (fork() == 0) {
+      char name[16];
+      snprintf(name, sizeof name, "child %d", i);
+      be(name);
+      for (int j = 0; j < i; j++)
+        if (fork() == 0) {
+          be("grandchild");
+          wait_for_end();
+        }
+      wait_for_end();
+    }
+  compare_after_go(6);
+}
+
+VICTIM(many, "a hundred children")
+{
+  meet();
+  for (int i = 0; i < 100; i++)
+    if (fork() == 0)
+      wait_for_end();
+  compare_after_go(100);
+}
+
+VICTIM(groups, "process groups, also those whose leader has ended")
+{
+  meet();
+  pid_t leader = fork();
+
+  if (leader == 0) {
+    setpgid(0, 0);
+    wait_for_end();
+  }
+  NEED(setpgid(leader, leader) == 0 || errno == EACCES);
+  for (int i = 0; i < 2; i++) {
+    pid_t member = fork();
+    if (member == 0)
+      wait_for_end();
+    NEED(setpgid(member, leader) == 0);
+  }
+  pid_t gone = fork();
+  if (gone == 0)
+    await_signal();
+  NEED(setpgid(gone, gone) == 0);
+  pid_t left = fork();
+  if (left == 0)
+    wait_for_end();
+  NEED(setpgid(left, gone) == 0 && kill(gone, SIGKILL) == 0 && waitpid(gone, NULL, 0) == gone);
+  pid_t zombie = fork();
+  if (zombie == 0)
+    await_signal();
+  NEED(setpgid(zombie, zombie) == 0);
+  pid_t behind = fork();
+  if (behind == 0)
+    wait_for_end();
+  NEED(setpgid(behind, zombie) == 0 && kill(zombie, SIGTERM) == 0);
+  compare_after_go(5);
+}
+
+VICTIM(sessions, "sessions: of their own, of a leader that has ended, of a parent that has left")
+{
+  meet();
+  if (fork() == 0) {
+    be("leader");
+    setsid();
+    if (fork() == 0)
+      wait_for_end();
+    wait_for_end();
+  }
+  if (fork() == 0) {
+    be("leaves");
+    if (fork() == 0) {
+      be("stays");
+      wait_for_end();
+    }
+    setsid();
+    wait_for_end();
+  }
+  pid_t daemon = fork();
+  if (daemon == 0) {
+    setsid();
+    if (fork() == 0) {
+      be("daemon");
+      if (fork() == 0) {
+        be("its child");
+        wait_for_end();
+      }
+      wait_for_end();
+    }
+    _exit(0);
+  }
+  NEED(waitpid(daemon, NULL, 0) == daemon);
+  pid_t dies = fork();
+  if (dies == 0) {
+    if (fork() == 0) {
+      be("orphan");
+      wait_for_end();
+    }
+    _exit(0);
+  }
+  NEED(waitpid(dies, NULL, 0) == dies);
+  compare_after_go(7);
+}
+
+VICTIM(zombies, "ended children, and how they ended, told once")
+{
+  meet();
+  pid_t exits = fork();
+  if (exits == 0) {
+    be("exits");
+    _exit(7);
+  }
+  pid_t killed = fork();
+  if (killed == 0) {
+    be("killed");
+    await_signal();
+  }
+  pid_t below = fork();
+  if (below == 0) {
+    be("parent");
+    if (fork() == 0)
+      _exit(9);
+    wait_for_end();
+  }
+  siginfo_t info;
+  sigset_t set, pending;
+  kill(killed, SIGKILL);
+  NEED(waitid(P_PID, (id_t)exits, &info, WEXITED | WNOWAIT) == 0 &&
+       waitid(P_PID, (id_t)killed, &info, WEXITED | WNOWAIT) == 0);
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &set, NULL);
+  settle(1);
+  view(before);
+  ready();
+  await_go();
+  compare_views();
+  int status;
+  sigpending(&pending);
+  CHECK(!sigismember(&pending, SIGCHLD), "an end was told again");
+  CHECK(waitpid(exits, &status, WNOHANG) == exits && WIFEXITED(status) && WEXITSTATUS(status) == 7, "the exit");
+  CHECK(waitpid(killed, &status, WNOHANG) == killed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
+        "the signal");
+  CHECK(waitpid(-1, &status, WNOHANG) == 0, "somebody else has ended");
+  kill(below, SIGTERM);
+  CHECK(waitpid(below, &status, 0) == below && WTERMSIG(status) == SIGTERM, "the end of a child that lived");
+  sigpending(&pending);
+  CHECK(sigismember(&pending, SIGCHLD), "an end was not told");
+}
+
+static void
+nothing(int number)
+{
+  (void)number;
+}
+
+VICTIM(told, "a child's end interrupts its parent, and a parent's death signal comes to its child")
+{
+  int news[2];
+  char byte;
+
+  meet();
+  NEED(pipe(news) == 0);
+  pid_t middle = fork();
+  if (middle == 0) {
+    if (fork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGUSR1);
+      struct sigaction action = {.sa_handler = nothing};
+      sigaction(SIGUSR1, &action, NULL);
+      close(news[0]);
+      arrive();
+      pause();
+      _exit(write(news[1], "d", 1) != 1);
+    }
+    close(news[1]);
+    wait_for_end();
+  }
+  close(news[1]);
+  signal(SIGCHLD, nothing);
+  settle(2);
+  view(before);
+  ready();
+  await_go();
+  compare_views();
+  kill(middle, SIGKILL);
+  CHECK(read(news[0], &byte, 1) == 1 && byte == 'd', "no signal of a parent's death");
+  int status;
+  CHECK(waitpid(middle, &status, 0) == middle, "the child's end");
+}
+
+VICTIM(subreaper, "a process that takes in the orphans among its descendants")
+{
+  meet();
+  NEED(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  pid_t dies = fork();
+  if (dies == 0) {
+    if (fork() == 0)
+      wait_for_end();
+    _exit(0);
+  }
+  NEED(waitpid(dies, NULL, 0) == dies);
+  pid_t later = fork();
+  if (later == 0) {
+    if (fork() == 0)
+      wait_for_end();
+    wait_for_end();
+  }
+  settle(3);
+  view(before);
+  ready();
+  await_go();
+  compare_views();
+  kill(later, SIGKILL);
+  int status;
+  CHECK(waitpid(later, &status, 0) == later, "the child's end");
+  end_all();
+}
+
+/* ---- what each has -------------------------------------------------------------------------------------------- */
+
+/* A child that reports by its exit: 0 is right. It waits for a byte. */
+struct told_child {
+  pid_t pid;
+  int go;
+};
+
+#define CHILD(child)                                                                                               \
+  do {                                                                                                             \
+    int ends_[2];                                                                                                  \
+    NEED(pipe(ends_) == 0);                                                                                        \
+    (child).pid = fork();                                                                                          \
+    (child).go = ends_[(child).pid != 0];                                                                          \
+    close(ends_[(child).pid == 0]);                                                                                \
+  } while (0)
+
+static void
+await_parent(const struct told_child *child)
+{
+  char byte;
+
+  arrive();
+  if (read(child->go, &byte, 1) != 1)
+    _exit(99);
+}
+
+static void
+check_child(const struct told_child *child, const char *what)
+{
+  int status;
+
+  CHECK(write(child->go, "g", 1) == 1, "%s is not there", what);
+  CHECK(waitpid(child->pid, &status, 0) == child->pid, "%s cannot be waited for", what);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: status %#x", what, status);
+}
+
+static void *
+add(void *at)
+{
+  for (;;) {
+    __atomic_add_fetch((int *)at, 1, __ATOMIC_SEQ_CST);
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
+  return NULL;
+}
+
+VICTIM(own, "each has its own memory, directory, limits, mask, handlers, timers and threads")
+{
+  struct told_child child;
+  meet();
+  char *bytes = anonymous(3 << 20);
+
+  memset(bytes, 'p', 3 << 20);
+  umask(027);
+  NEED(mkdir("child", 0755) == 0);
+  CHILD(child);
+  if (child.pid == 0) {
+    const struct rlimit files = {200, 300};
+    static int count;
+    pthread_t thread;
+    memset(bytes + 4096, 'c', 1 << 20);
+    char *more = mmap(NULL, 5 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(more, 'm', 5 << 20);
+    munmap(bytes + (2 << 20), 4096);
+    umask(077);
+    if (chdir("child") < 0 || setrlimit(RLIMIT_NOFILE, &files) < 0)
+      _exit(10);
+    signal(SIGUSR1, nothing);
+    signal(SIGUSR2, SIG_IGN);
+    alarm(1000);
+    nice(3);
+    start(&thread, add, &count);
+    await_parent(&child);
+    struct rlimit now;
+    char where[256];
+    struct sigaction action;
+    int counted = __atomic_load_n(&count, __ATOMIC_SEQ_CST);
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    _exit(bytes[0] != 'p' || bytes[4096] != 'c' || bytes[(1 << 20) + 8192] != 'p' || more[(5 << 20) - 1] != 'm' ? 1
+          : mincore(bytes + (2 << 20), 4096, (unsigned char[1]){0}) == 0                                        ? 2
+          : umask(0) != 077                                                                                     ? 3
+          : !getcwd(where, sizeof where) || strcmp(strrchr(where, '/'), "/child") != 0                          ? 4
+          : getrlimit(RLIMIT_NOFILE, &now) < 0 || now.rlim_cur != 200 || now.rlim_max != 300                    ? 5
+          : sigaction(SIGUSR1, NULL, &action) < 0 || action.sa_handler != nothing                               ? 6
+          : sigaction(SIGUSR2, NULL, &action) < 0 || action.sa_handler != SIG_IGN                               ? 7
+          : alarm(0) < 900                                                                                      ? 8
+          : getpriority(PRIO_PROCESS, 0) != 3                                                                   ? 9
+          : counted == __atomic_load_n(&count, __ATOMIC_SEQ_CST) ? 11
+                                                                 : 0);
+  }
+  settle(1);
+  ready();
+  await_go();
+  struct sigaction action;
+  struct rlimit now;
+  CHECK(bytes[4096] == 'p' && bytes[2 << 20] == 'p', "the parent's memory");
+  CHECK(umask(0) == 027, "the parent's mask");
+  CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && action.sa_handler == SIG_DFL, "the parent's handlers");
+  CHECK(alarm(0) == 0, "the parent's alarm");
+  CHECK(getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_max != 300, "the parent's limits");
+  check_child(&child, "the child");
+  rmdir("child");
+}
+
+/* ---- what they have in common --------------------------------------------------------------------------------- */
+
+VICTIM(pipes, "pipes between processes, with what is unread, and their ends")
+{
+  struct told_child child;
+  meet();
+  int down[2], up[2];
+  char text[16] = {0};
+
+  NEED(pipe(down) == 0 && pipe(up) == 0);
+  CHILD(child);
+  if (child.pid == 0) {
+    close(down[1]);
+    close(up[0]);
+    if (write(up[1], "unread", 6) != 6)
+      _exit(1);
+    await_parent(&child);
+    ssize_t got = read(down[0], text, sizeof text);
+    if (got != 4 || memcmp(text, "sent", 4) != 0)
+      _exit(2);
+    if (write(up[1], " more", 5) != 5)
+      _exit(3);
+    _exit(read(down[0], text, 1) != 0); /* the other end is closed */
+  }
+  close(down[0]);
+  close(up[1]);
+  NEED(write(down[1], "sent", 4) == 4);
+  settle(1);
+  ready();
+  await_go();
+  CHECK(read(up[0], text, 6) == 6 && memcmp(text, "unread", 6) == 0, "what was unread: %.6s", text);
+  CHECK(write(child.go, "g", 1) == 1 && read(up[0], text, 5) == 5 && memcmp(text, " more", 5) == 0,
+        "what came then");
+  close(down[1]);
+  int status;
+  CHECK(waitpid(child.pid, &status, 0) == child.pid && status == 0, "the child: %#x", status);
+  CHECK(read(up[0], text, 1) == 0, "the end");
+}
+
+VICTIM(offsets, "open files and their offsets")
+{
+  struct told_child child;
+  meet();
+  int shared = open("shared", O_RDWR | O_CREAT | O_TRUNC, 0600), nameless = memfd_create("nameless", 0);
+
+  NEED(shared >= 0 && write(shared, "0123456789", 10) == 10 && lseek(shared, 2, SEEK_SET) == 2);
+  NEED(nameless >= 0 && write(nameless, "abcdef", 6) == 6);
+  CHILD(child);
+  if (child.pid == 0) {
+    int own = open("shared", O_RDONLY);
+    lseek(own, 7, SEEK_SET);
+    await_parent(&child);
+    char a, b;
+    _exit(read(shared, &a, 1) != 1 || a != '3'                                ? 1
+          : read(own, &b, 1) != 1 || b != '7'                                 ? 2
+          : lseek(nameless, 0, SEEK_CUR) != 4 || write(nameless, "E", 1) != 1 ? 3
+                                                                              : 0);
+  }
+  settle(1);
+  ready();
+  await_go();
+  char a;
+  CHECK(read(shared, &a, 1) == 1 && a == '2', "its offset");
+  CHECK(lseek(nameless, 4, SEEK_SET) == 4, "the nameless one's offset");
+  check_child(&child, "the child");
+  CHECK(read(shared, &a, 1) == 1 && a == '4', "the offset is not shared");
+  CHECK(lseek(nameless, 0, SEEK_CUR) == 5 && pread(nameless, &a, 1, 4) == 1 && a == 'E', "the nameless one");
+}
+
+struct common {
+  uint32_t turn;
+  int count;
+};
+
+static void
+take_turn(struct common *common, uint32_t mine)
+{
+  for (uint32_t now; (now = __atomic_load_n(&common->turn, __ATOMIC_SEQ_CST)) != mine;)
+    syscall(SYS_futex, &common->turn, FUTEX_WAIT, now, NULL, NULL, 0);
+}
+
+static void
+give_turn(struct common *common, uint32_t to)
+{
+  __atomic_store_n(&common->turn, to, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, &common->turn, FUTEX_WAKE, 100, NULL, NULL, 0);
+}
+
+VICTIM(shared_memory, "memory that they share, with and without a name, and who waits there")
+{
+  meet();
+  struct common *common = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  int fd = open("mapped", O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+  NEED(common != MAP_FAILED && fd >= 0 && ftruncate(fd, 4096) == 0);
+  int *named = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  NEED(named != MAP_FAILED);
+  common->count = 40;
+  *named = 50;
+  pid_t child = fork();
+  if (child == 0) {
+    int *part = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    *part = 7;
+    arrive();
+    take_turn(common, 1);
+    common->count++;
+    ++*named;
+    give_turn(common, 2);
+    _exit(*part != 7);
+  }
+  settle(1);
+  ready();
+  await_go();
+  CHECK(common->count == 40 && *named == 50, "%d, %d", common->count, *named);
+  give_turn(common, 1);
+  take_turn(common, 2);
+  CHECK(common->count == 41, "the memory is not shared: %d", common->count);
+  CHECK(*named == 51, "the file's memory is not shared: %d", *named);
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && status == 0, "the child: %#x", status);
+}
+
+VICTIM(sockets, "socket pairs between processes, and a listening socket that both have")
+{
+  struct told_child child;
+  meet();
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t length = sizeof address;
+  int pair[2], listener = socket(AF_INET, SOCK_STREAM, 0);
+  char text[8] = {0};
+
+  NEED(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+  NEED(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 5) == 0 &&
+       getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+  CHILD(child);
+  if (child.pid == 0) {
+    close(pair[0]);
+    if (write(pair[1], "one", 3) != 3 || write(pair[1], "three", 5) != 5)
+      _exit(1);
+    await_parent(&child);
+    int client = accept(listener, NULL, NULL);
+    _exit(client < 0 || write(client, "served", 6) != 6);
+  }
+  close(pair[1]);
+  settle(1);
+  ready();
+  await_go();
+  CHECK(read(pair[0], text, sizeof text) == 3 && read(pair[0], text, sizeof text) == 5, "unread messages");
+  int client = socket(AF_INET, SOCK_STREAM, 0);
+  CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0, "connect: %s", strerror(errno));
+  CHECK(write(child.go, "g", 1) == 1 && read(client, text, 6) == 6 && memcmp(text, "served", 6) == 0, "the answer");
+  int status;
+  CHECK(waitpid(child.pid, &status, 0) == child.pid && status == 0, "the child: %#x", status);
+  CHECK(read(pair[0], text, 1) == 0, "the other end is closed");
+}
+
+VICTIM(polled, "an epoll and an event counter that both have")
+{
+  struct told_child child;
+  meet();
+  struct epoll_event event = {.events = EPOLLIN, .data.u64 = 77};
+  int counter = eventfd(0, 0), epoll = epoll_create1(0);
+
+  NEED(counter >= 0 && epoll >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, counter, &event) == 0);
+  CHILD(child);
+  if (child.pid == 0) {
+    /* The number of what is watched is another file's here. */
+    int moved = dup(counter);
+    if (moved < 0 || dup2(open("/dev/null", O_RDONLY), counter) < 0)
+      _exit(1);
+    await_parent(&child);
+    uint64_t one = 1;
+    struct epoll_event got = {0};
+    _exit(write(moved, &one, 8) != 8 || epoll_wait(epoll, &got, 1, 1000) != 1 || got.data.u64 != 77);
+  }
+  settle(1);
+  ready();
+  await_go();
+  check_child(&child, "the child");
+  CHECK(epoll_wait(epoll, &event, 1, 1000) == 1 && event.data.u64 == 77, "the parent's epoll");
+}
