@@ -34,6 +34,7 @@ send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root,
   put_raw(&writer, frame->payload);
   put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
   root_put_targets(root, &writer);
+  put_u64(&writer, RAMET_TAG_WATCH, plan->memory);
   memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
   if (snapshot) {
     fds[count++] = snapshot_description(snapshot);

@@ -32,6 +32,7 @@
 #include "corefs.h"
 #include "descriptors.h"
 #include "loop.h"
+#include "memory_watch.h"
 #include "mounts.h"
 #include "rootfs.h"
 #include "syscalls.h"
@@ -328,14 +329,15 @@ nanoseconds(struct timeval time)
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_usec * 1000u;
 }
 
-static uint64_t
-disk_used(void)
+/* What the writable layer holds, and whether it holds all that it may. */
+static void
+put_disk(struct writer *writer)
 {
   struct statfs fs;
+  bool known = statfs("/", &fs) == 0;
 
-  if (statfs("/", &fs) < 0)
-    return 0;
-  return (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+  put_u64(writer, RAMET_TAG_DISK_PEAK, known ? (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize : 0);
+  put_u32(writer, RAMET_TAG_DISK_FULL, known && (fs.f_bfree == 0 || fs.f_ffree == 0));
 }
 
 /* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
@@ -349,7 +351,9 @@ tell_exited(uint32_t number, int status, const struct rusage *usage)
   put_u64(&writer, RAMET_TAG_USER_NS, nanoseconds(usage->ru_utime));
   put_u64(&writer, RAMET_TAG_SYSTEM_NS, nanoseconds(usage->ru_stime));
   put_u64(&writer, RAMET_TAG_PEAK_BYTES, (uint64_t)usage->ru_maxrss * 1024u);
-  put_u64(&writer, RAMET_TAG_DISK_PEAK, disk_used());
+  put_disk(&writer);
+  put_u64(&writer, RAMET_TAG_MEMORY_PEAK, memory_watch_peak());
+  put_u64(&writer, RAMET_TAG_OOM_KILLS, memory_watch_kills());
   if (run_started)
     put_u64(&writer, RAMET_TAG_STARTED_NS, run_started);
   tell(RAMET_INIT_EXITED, 0, &writer);
@@ -479,6 +483,7 @@ handle_enter(struct frame *frame, struct err *err)
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
     return -1;
   renew_machine_id();
+  memory_watch_start(plan.watch);
   if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;
   struct writer nothing = {0};
@@ -519,6 +524,7 @@ handle_run(struct frame *frame, struct err *err)
     return -1;
   run_pid = spawn(&plan, frame->fds + mounts, err);
   run_started = loop_now();
+  memory_watch_start(plan.watch);
   plan_free(&plan);
   return run_pid < 0 ? -1 : 0;
 }
@@ -676,8 +682,9 @@ init_main(int fd)
     struct pollfd polled[2] = {{channel, POLLIN, 0}, {child_signals, POLLIN, 0}};
     struct signalfd_siginfo info;
 
-    if (poll(polled, 2, -1) < 0 && errno != EINTR)
+    if (poll(polled, 2, memory_watch_timeout()) < 0 && errno != EINTR)
       _exit(EXIT_DEFECT);
+    memory_watch_look();
     if (polled[1].revents) {
       while (read(child_signals, &info, sizeof info) > 0)
         continue;

@@ -41,6 +41,7 @@ struct plan {
   int rlimit_count;
   uint64_t processes; /* 0: no limit of ours */
   uint64_t wall_ns;   /* 0: none */
+  uint64_t memory;    /* 0: none */
   bool owned;
   enum ramet_step fault;
   struct span record;
@@ -50,6 +51,7 @@ struct plan {
   struct span filter_program;
   struct span targets[RAMET_BINDS_MAX];
   int bind_count;
+  uint64_t watch; /* 0: not init's business */
   struct span payload;
   void *arena;
 };

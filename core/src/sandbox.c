@@ -241,6 +241,8 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   put_u64(&writer, RAMET_TAG_SYSTEM_NS, sandbox->system_ns);
   put_u64(&writer, RAMET_TAG_PEAK_BYTES, sandbox->peak_bytes);
   put_u64(&writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
+  put_u64(&writer, RAMET_TAG_MEMORY_PEAK, sandbox->memory_peak);
+  put_u64(&writer, RAMET_TAG_OOM_KILLS, sandbox->oom_kills);
   put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
   put_u32(&writer, RAMET_TAG_LINGERING, lingering);
@@ -609,6 +611,19 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
   control_reply(RAMET_OK, frame->request, &writer);
 }
 
+/* What is known of memory: the record keeps the kills that no command was told of yet. */
+static void
+weigh_memory(struct sandbox *sandbox, struct exit_record *record)
+{
+  uint64_t kills = record->oom_kills;
+
+  record->oom_kills = kills > sandbox->oom_kills ? kills - sandbox->oom_kills : 0;
+  if (kills > sandbox->oom_kills)
+    sandbox->oom_kills = kills;
+  if (record->memory_peak > sandbox->memory_peak)
+    sandbox->memory_peak = record->memory_peak;
+}
+
 static void
 on_exited(struct sandbox *sandbox, struct frame *frame)
 {
@@ -619,7 +634,9 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return;
   }
+  weigh_memory(sandbox, &record);
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
   exit_record_put(&record, &writer);
   control_reply(RAMET_EXITED, 0, &writer);
 }
@@ -633,6 +650,7 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
     sandbox->reason = RAMET_REASON_LOST;
     return;
   }
+  weigh_memory(sandbox, &record);
   sandbox->status = record.status;
   sandbox->user_ns = record.user_ns;
   sandbox->system_ns = record.system_ns;
@@ -640,7 +658,7 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
   sandbox->disk_bytes = record.disk_bytes;
   if (record.started_ns > sandbox->arrived && record.started_ns <= loop_now())
     sandbox->started = record.started_ns;
-  sandbox->reason = WIFSIGNALED((int)record.status) ? RAMET_REASON_SIGNAL : RAMET_REASON_EXIT;
+  sandbox->reason = exit_record_reason(&record);
 }
 
 /* Init has killed and reaped everything before it told: no process of the guest is left. */

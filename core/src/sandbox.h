@@ -37,7 +37,9 @@ struct sandbox {
   uint64_t arrived, started, ended;
   enum ramet_reason reason;
   uint32_t status;
-  uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+  uint64_t user_ns, system_ns, peak_bytes, disk_bytes, memory_peak;
+  uint64_t oom_kills; /* that were told with the end of a command */
+  uint64_t memory;    /* its limit */
   struct known_command *commands; /* of a standing sandbox */
   /* what a snapshot of it needs */
   struct root *root;

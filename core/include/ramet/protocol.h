@@ -136,6 +136,8 @@ enum ramet_tag {
   RAMET_TAG_OWNED = 40,     /* u32: 1 = ends with the control connection */
   RAMET_TAG_RECORD = 41,    /* bytes */
   RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO, or FAULT_HOLD (tests) */
+  RAMET_TAG_MEMORY = 43,    /* u64: bytes that all processes and written files together may take; 0: any */
+  RAMET_TAG_WATCH = 44,     /* u64, core to init: the same, where init has to see to it */
   /* command */
   RAMET_TAG_SIGNAL = 49,  /* u32: for SIGNAL, from 1 to 64 */
   RAMET_TAG_COMMAND = 50, /* u32: number of the command in its sandbox */
@@ -170,6 +172,9 @@ enum ramet_tag {
   RAMET_TAG_PID = 77,       /* u32: pid inside the sandbox */
   RAMET_TAG_LINGERING = 78, /* u32: 1 when a process did not die in time (uninterruptible sleep) */
   RAMET_TAG_SETUP_NS = 79,  /* u64: from arrival to the command's exec */
+  RAMET_TAG_MEMORY_PEAK = 81, /* u64: the most that everything together took, as far as somebody looked */
+  RAMET_TAG_OOM_KILLS = 82,   /* u64: processes that were killed because of the limit on memory */
+  RAMET_TAG_DISK_FULL = 83,   /* u32: 1 when nothing more could be written at the end */
   RAMET_TAG_STARTED_NS = 80, /* u64, init to core, of RUN: CLOCK_MONOTONIC at the command's exec */
   /* roots */
   RAMET_TAG_DIR = 90,   /* u32 mode, path */
@@ -194,6 +199,8 @@ enum ramet_reason {
   RAMET_REASON_TIMEOUT = 2,
   RAMET_REASON_KILLED = 3, /* by request, or because its owner went */
   RAMET_REASON_LOST = 4,   /* init died unasked: a defect or the host's out-of-memory killer */
+  RAMET_REASON_OOM = 5,    /* killed because of the limit on memory */
+  RAMET_REASON_DISK = 6,   /* a mapped file could not grow: SIGBUS, and the disk is full */
 };
 
 /* Named steps. A failure carries the step and errno; RAMET_TAG_FAULT makes one fail on purpose. */

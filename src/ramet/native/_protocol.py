@@ -97,6 +97,8 @@ TAG_WALL_NS = 39
 TAG_OWNED = 40
 TAG_RECORD = 41
 TAG_FAULT = 42
+TAG_MEMORY = 43
+TAG_WATCH = 44
 TAG_SIGNAL = 49
 TAG_COMMAND = 50
 TAG_ARG = 51
@@ -128,6 +130,9 @@ TAG_DISK_PEAK = 76
 TAG_PID = 77
 TAG_LINGERING = 78
 TAG_SETUP_NS = 79
+TAG_MEMORY_PEAK = 81
+TAG_OOM_KILLS = 82
+TAG_DISK_FULL = 83
 TAG_STARTED_NS = 80
 TAG_DIR = 90
 TAG_LINK = 91
@@ -148,6 +153,8 @@ REASON_SIGNAL = 1
 REASON_TIMEOUT = 2
 REASON_KILLED = 3
 REASON_LOST = 4
+REASON_OOM = 5
+REASON_DISK = 6
 
 # enum ramet_step
 STEP_NONE = 0
@@ -373,6 +380,8 @@ REASON_NAMES = MappingProxyType(
         2: "timeout",
         3: "killed",
         4: "lost",
+        5: "oom",
+        6: "disk",
     }
 )
 
@@ -410,6 +419,8 @@ TAG_NAMES = MappingProxyType(
         40: "owned",
         41: "record",
         42: "fault",
+        43: "memory",
+        44: "watch",
         49: "signal",
         50: "command",
         51: "arg",
@@ -441,6 +452,9 @@ TAG_NAMES = MappingProxyType(
         77: "pid",
         78: "lingering",
         79: "setup_ns",
+        81: "memory_peak",
+        82: "oom_kills",
+        83: "disk_full",
         80: "started_ns",
         90: "dir",
         91: "link",
