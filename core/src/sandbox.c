@@ -243,6 +243,8 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   put_u64(&writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
   put_u64(&writer, RAMET_TAG_MEMORY_PEAK, sandbox->memory_peak);
   put_u64(&writer, RAMET_TAG_OOM_KILLS, sandbox->oom_kills);
+  put_u64(&writer, RAMET_TAG_MEMORY, sandbox->memory);
+  put_u64(&writer, RAMET_TAG_DISK_BYTES, sandbox->disk);
   put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
   put_u32(&writer, RAMET_TAG_LINGERING, lingering);
@@ -323,6 +325,8 @@ claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, con
   sandbox->lane = lane;
   sandbox->is_run = frame->kind == RAMET_RUN;
   sandbox->owned = plan->owned;
+  sandbox->memory = plan->memory;
+  sandbox->disk = plan->disk_bytes;
   last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
     deadline_set(&sandbox->deadline, sandbox->arrived + plan->wall_ns);

@@ -39,7 +39,7 @@ struct sandbox {
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes, memory_peak;
   uint64_t oom_kills; /* that were told with the end of a command */
-  uint64_t memory;    /* its limit */
+  uint64_t memory, disk; /* its limits */
   struct known_command *commands; /* of a standing sandbox */
   /* what a snapshot of it needs */
   struct root *root;

@@ -121,6 +121,7 @@ enum ramet_tag {
   RAMET_TAG_LANES = 20,     /* u32 */
   RAMET_TAG_IDLE_NS = 21,   /* u64: since a request for a sandbox arrived, or a run ended */
   RAMET_TAG_SNAPSHOT_MEMORY = 22, /* u64: bytes that stems and spares take */
+  RAMET_TAG_CGROUPS = 24, /* text: version and controllers of the cgroups that sandboxes have; absent: none */
   RAMET_TAG_SNAPSHOT_BUDGET = 23, /* u64: bytes that they may take; 0: no limit */
   /* plan */
   RAMET_TAG_SANDBOX = 30,   /* u64, chosen by the daemon, never 0 */

@@ -20,13 +20,14 @@ from ramet.engine.definitions import Definitions, Host, refuse
 from ramet.engine.runs import kill_payload
 from ramet.engine.sandboxes import Sandboxes
 from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametError
-from ramet.models.operations import CoreStatus
+from ramet.models.operations import CoreStatus, RunEnd
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.core import CoreConnection
 from ramet.native.faults import error_of
 from ramet.native.launch import UCRED, Launched, Start, reap, sender_pid, start_core
 from ramet.native.locate import find_program
+from ramet.native.runs import run_end
 from ramet.store.places import data_path, make_overflow
 
 SOCKET = "core.sock"
@@ -43,6 +44,7 @@ class Core:
         self.core_id = launched.core_id
         self.program = launched.program
         self.single_uid = launched.single_uid
+        self.cgroups = launched.cgroups
         self.active = 0
         self.alive = True
         # Random, so that no sandbox of an adopted core has the number.
@@ -50,7 +52,7 @@ class Core:
         self._last_snapshot = secrets.randbits(31)
         self.connection = CoreConnection(launched.sock, on_event=self._event, on_lost=self._lost)
         settings = cores.settings
-        host = Host(settings.core_program(), launched.pid, settings.lends, settings.private)
+        host = Host(settings.core_program(), launched.pid, settings.lends, settings.private, launched.cgroups)
         self.definitions = Definitions(self.connection, host, cores.spawn)
         self._cores = cores
 
@@ -63,6 +65,14 @@ class Core:
         """A number for a snapshot, never 0."""
         self._last_snapshot = self._last_snapshot % (1 << 31) + 1
         return self._last_snapshot
+
+    def run_end(self, frame: frames.Frame) -> RunEnd:
+        """The end of a sandbox of this core. Raises FrameError."""
+        return run_end(frame, single_uid=self.single_uid, cgroups=self.cgroups)
+
+    def ended_as(self, end: RunEnd, **changes: Any) -> RunEnd:
+        """`end`, changed, with what holds for everything in this core."""
+        return end._replace(single_uid=self.single_uid, cgroups=self.cgroups, **changes)
 
     def end_sandbox(self, sandbox: int) -> None:
         """Ask core to end a sandbox; that it may have ended by itself is no error."""
@@ -87,6 +97,7 @@ class Core:
             idle_s=round(found.u64(p.TAG_IDLE_NS) / 1e9, 3),
             snapshot_memory=found.u64(p.TAG_SNAPSHOT_MEMORY),
             snapshot_budget=found.u64(p.TAG_SNAPSHOT_BUDGET),
+            cgroups=self.cgroups,
         )
 
     def _event(self, frame: frames.Frame) -> None:
@@ -277,6 +288,7 @@ class Cores:
             found.u64(p.TAG_CORE_ID),
             found.text(p.TAG_PROGRAM),
             bool(found.u32(p.TAG_SINGLE_UID)),
+            found.text(p.TAG_CGROUPS),
         )
 
     def _address(self) -> str:

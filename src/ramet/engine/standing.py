@@ -155,6 +155,8 @@ class Sandbox:
             kernel=origin.kernel,
             epoch=origin.epoch,
             metadata=origin.metadata,
+            limits=self.limits.asked(),
+            cgroups=self.core.cgroups,
         )
 
     # --- the record in core -------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ TAG_PROGRAM = 19
 TAG_LANES = 20
 TAG_IDLE_NS = 21
 TAG_SNAPSHOT_MEMORY = 22
+TAG_CGROUPS = 24
 TAG_SNAPSHOT_BUDGET = 23
 TAG_SANDBOX = 30
 TAG_ROOT = 31
@@ -405,6 +406,7 @@ TAG_NAMES = MappingProxyType(
         20: "lanes",
         21: "idle_ns",
         22: "snapshot_memory",
+        24: "cgroups",
         23: "snapshot_budget",
         30: "sandbox",
         31: "root",

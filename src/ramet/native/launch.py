@@ -44,13 +44,17 @@ class Start:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launched:
-    """A core that is up. `pid` is its pid as seen from here; it is a child of this process."""
+    """A core that is up. `pid` is its pid as seen from here; it is a child of this process.
+
+    `cgroups` is what it has of them, as in `ramet.models.limits.enforced_by`.
+    """
 
     sock: socket.socket
     pid: int
     core_id: int
     program: str
     single_uid: bool
+    cgroups: str = ""
 
 
 def start_core(start: Start) -> Launched:
@@ -178,6 +182,7 @@ def _await_ready(sock: socket.socket) -> Launched:
             found.u64(p.TAG_CORE_ID),
             found.text(p.TAG_PROGRAM),
             bool(found.u32(p.TAG_SINGLE_UID)),
+            found.text(p.TAG_CGROUPS),
         )
     except frames.FrameError as error:
         raise DaemonStartError("core_start_failed", f"core's first frame is malformed: {error}") from None
