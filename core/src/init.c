@@ -27,6 +27,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "cgroups.h"
 #include "commands.h"
 #include "confine.h"
 #include "corefs.h"
@@ -52,6 +53,8 @@ static int run_status;
 static uint64_t run_started; /* told at its end: a word of its own would wake core for nothing */
 static struct rusage run_usage;
 static uint8_t *receive_buffer;
+static bool cgroup_joined = true;
+static struct err cgroup_failed;
 
 /* ---- before hand-out ------------------------------------------------------------------------------------------ */
 
@@ -87,6 +90,21 @@ take_ids(struct err *err)
   /* Only now: while core writes the id maps, /proc/PID has to belong to it. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
     return err_step(err, RAMET_STEP_INIT_IDS, "prctl: %s", strerror(errno));
+  return 0;
+}
+
+/* Its root is the cgroup that was joined: nothing above is seen. */
+static int
+own_cgroups(struct err *err)
+{
+  if (!cgroup_joined) {
+    *err = cgroup_failed;
+    return -1;
+  }
+  if (fault_here(RAMET_STEP_INIT_CGROUP, err) < 0)
+    return -1;
+  if (unshare(CLONE_NEWCGROUP) < 0)
+    return err_step(err, RAMET_STEP_INIT_CGROUP, "unshare: %s", strerror(errno));
   return 0;
 }
 
@@ -229,7 +247,8 @@ mount_dev(int root, struct err *err)
 static int
 prepare(struct err *err)
 {
-  if (protect_self(err) < 0 || take_ids(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0)
+  if (protect_self(err) < 0 || take_ids(err) < 0 || own_cgroups(err) < 0 || own_network(err) < 0 ||
+      raise_loopback(err) < 0)
     return -1;
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)
@@ -429,6 +448,26 @@ make_from_image(const struct plan *plan, const struct frame *frame, int first, s
   return result;
 }
 
+/* Into the sandbox's cgroups, before it has what it waits for. It is there as soon as its stem has made it. */
+static int
+move_child(const struct plan *plan, const struct frame *frame, int pid, struct err *err)
+{
+  const struct timespec moment = {.tv_nsec = 50000};
+  char text[16];
+
+  if (fault_here(RAMET_STEP_CHILD_CGROUP, err) < 0)
+    return -1;
+  if (!plan->entrances)
+    return 0;
+  for (int i = 0; kill(pid, 0) < 0 && i < 40000; i++)
+    nanosleep(&moment, NULL);
+  int length = snprintf(text, sizeof text, "%d", pid);
+  for (int i = frame->fd_count - (int)plan->entrances; i < frame->fd_count; i++)
+    if (write(frame->fds[i], text, (size_t)length) < 0)
+      return err_step(err, RAMET_STEP_CHILD_CGROUP, "move the child: %s", strerror(errno));
+  return 0;
+}
+
 /* Behind the mounts: the image's description, its pages, the socket to the child, the command's streams. All of them
  * are closed, and the mounts too, before the child has what it waits for: once it runs, nothing of core's is open. */
 static int
@@ -440,6 +479,8 @@ make_descriptors(const struct plan *plan, struct frame *frame, int first, struct
   if (frame->fd_count < first + 3)
     return err_field(err, "fds", "a fork comes without its image");
   int result = make_from_image(plan, frame, first, &made, &pid, err);
+  if (result == 0)
+    result = move_child(plan, frame, pid, err);
   cleanup_fd int child = frame_steal_fd(frame, (uint32_t)first + 2);
   frame_release(frame);
   if (result == 0)
@@ -665,10 +706,13 @@ keep_only_channel(int fd)
 }
 
 void
-init_main(int fd)
+init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
 {
   sigset_t child;
 
+  /* While its directories are open still. What failed is told when core listens. */
+  if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
+    cgroup_joined = false;
   keep_only_channel(fd);
   receive_buffer = malloc(RAMET_FRAME_BYTES);
   if (!receive_buffer)

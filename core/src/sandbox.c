@@ -55,6 +55,8 @@ static uint64_t ended_count;
 static int prepare_failures;
 static uint64_t last_activity;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
+static uint64_t last_cgroup;
+static struct cgroup_limits usual_limits; /* of the last sandbox: entries are made with them ahead */
 
 static void dispatch(struct sandbox *sandbox, enum event event, struct frame *frame);
 static void on_hostile(struct sandbox *sandbox, struct frame *frame);
@@ -148,6 +150,8 @@ sandbox_free(struct sandbox *sandbox)
     snapshot_release(sandbox->origin);
   drop_waiting(sandbox);
   commands_end(&sandbox->commands);
+  if (sandbox->cgroup)
+    cgroups_remove(sandbox->cgroup);
   free(sandbox->record);
   free(sandbox->restarted);
   free(sandbox);
@@ -176,6 +180,10 @@ sandbox_alloc(struct err *err)
   sandbox->deadline.fire = deadline_fired;
   sandbox->deadline.exact = true;
   sandbox->status_watch.ready = fork_status_ready;
+  if (cgroups_version()) {
+    sandbox->cgroup = ++last_cgroup;
+    sandbox->limits = usual_limits;
+  }
   sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
   sandbox->next = all;
   if (all)
@@ -213,6 +221,12 @@ sandbox_born(enum ramet_step fault, struct err *err)
   return NULL;
 }
 
+void
+sandbox_usual_limits(const struct cgroup_limits *limits)
+{
+  usual_limits = *limits;
+}
+
 /* ---- answers -------------------------------------------------------------------------------------------------- */
 
 static void
@@ -245,6 +259,7 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   put_u64(&writer, RAMET_TAG_OOM_KILLS, sandbox->oom_kills);
   put_u64(&writer, RAMET_TAG_MEMORY, sandbox->memory);
   put_u64(&writer, RAMET_TAG_DISK_BYTES, sandbox->disk);
+  put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
   put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
   put_u32(&writer, RAMET_TAG_LINGERING, lingering);
@@ -555,6 +570,7 @@ sandbox_stand(struct sandbox *sandbox)
   set_state(sandbox, SANDBOX_STANDING);
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
+  put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
   control_reply(RAMET_OK, sandbox->request, &writer);
 }
 
@@ -619,8 +635,15 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
 static void
 weigh_memory(struct sandbox *sandbox, struct exit_record *record)
 {
-  uint64_t kills = record->oom_kills;
+  uint64_t kills, peak;
 
+  if (sandbox->cgroup) {
+    cgroups_read(sandbox->cgroup, &peak, &kills);
+    if (!sandbox->watched)
+      record->memory_peak = peak;
+    record->oom_kills += kills;
+  }
+  kills = record->oom_kills;
   record->oom_kills = kills > sandbox->oom_kills ? kills - sandbox->oom_kills : 0;
   if (kills > sandbox->oom_kills)
     sandbox->oom_kills = kills;
@@ -728,6 +751,17 @@ on_linger(struct sandbox *sandbox, struct frame *frame)
   tell_ended(sandbox, true);
 }
 
+/* With nobody else left, the kernel kills init when its cgroup has no room. */
+static bool
+lost_to_memory(struct sandbox *sandbox)
+{
+  struct exit_record record = {0};
+
+  weigh_memory(sandbox, &record);
+  sandbox->status = SIGKILL;
+  return record.oom_kills > 0;
+}
+
 static void
 on_death(struct sandbox *sandbox, struct frame *frame)
 {
@@ -735,7 +769,7 @@ on_death(struct sandbox *sandbox, struct frame *frame)
   if (sandbox->state == SANDBOX_BORN && !sandbox->id)
     prepare_failures++;
   if (sandbox->state != SANDBOX_ENDING)
-    sandbox->reason = RAMET_REASON_LOST;
+    sandbox->reason = lost_to_memory(sandbox) ? RAMET_REASON_OOM : RAMET_REASON_LOST;
   tell_ended(sandbox, false);
   sandbox_free(sandbox);
 }

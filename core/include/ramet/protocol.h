@@ -138,7 +138,9 @@ enum ramet_tag {
   RAMET_TAG_RECORD = 41,    /* bytes */
   RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO, or FAULT_HOLD (tests) */
   RAMET_TAG_MEMORY = 43,    /* u64: bytes that all processes and written files together may take; 0: any */
-  RAMET_TAG_WATCH = 44,     /* u64, core to init: the same, where init has to see to it */
+  RAMET_TAG_WATCH = 44,     /* u64, core to init: the same, where init has to see to it; in results, 1 if it had */
+  RAMET_TAG_CPU_QUOTA = 45, /* u64: microseconds of processor time in each 100 ms; 0: any */
+  RAMET_TAG_ENTRANCES = 46, /* u32, core to init: that many last descriptors are files that move a fork's process */
   /* command */
   RAMET_TAG_SIGNAL = 49,  /* u32: for SIGNAL, from 1 to 64 */
   RAMET_TAG_COMMAND = 50, /* u32: number of the command in its sandbox */
@@ -212,6 +214,7 @@ enum ramet_step {
   RAMET_STEP_MAP_IDS = 2,
   RAMET_STEP_TAKE_IDS = 3,
   RAMET_STEP_RUN_CORE = 4,
+  RAMET_STEP_CORE_CGROUP = 5,
   /* core, once */
   RAMET_STEP_PRIVATE_MOUNTS = 10,
   RAMET_STEP_KEEP_HOST_MOUNTS = 11,
@@ -229,6 +232,7 @@ enum ramet_step {
   /* init, before hand-out */
   RAMET_STEP_INIT_PROTECT = 40,
   RAMET_STEP_INIT_IDS = 41,
+  RAMET_STEP_INIT_CGROUP = 49,
   RAMET_STEP_INIT_NETWORK = 48,
   RAMET_STEP_INIT_LOOPBACK = 42,
   RAMET_STEP_INIT_PROC = 43,
@@ -301,6 +305,7 @@ enum ramet_step {
   RAMET_STEP_CHILD_STATE = 148,
   RAMET_STEP_CHILD_CAPABILITIES = 149,
   RAMET_STEP_CHILD_SECCOMP = 150,
+  RAMET_STEP_CHILD_CGROUP = 151, /* by init */
 };
 
 #endif

@@ -22,7 +22,7 @@ from ramet.engine.sandboxes import Sandboxes
 from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametError
 from ramet.models.operations import CoreStatus, RunEnd
 from ramet.native import _protocol as p
-from ramet.native import frames
+from ramet.native import cgroups, frames
 from ramet.native.core import CoreConnection
 from ramet.native.faults import error_of
 from ramet.native.launch import UCRED, Launched, Start, reap, sender_pid, start_core
@@ -115,7 +115,8 @@ class Settings:
 
     `snapshot_memory` are the bytes that snapshots may take in memory, 0: any. `private` are paths that no
     root shows. `data` is where snapshots are kept, by default where the
-    environment says. `lends`: mounts are lent to core, which real root's core needs.
+    environment says. `place` is where sandboxes can have cgroups. `lends`: mounts are lent to core, which
+    real root's core needs.
     """
 
     directory: int
@@ -127,6 +128,7 @@ class Settings:
     program: Path | None = None
     data: str | None = None
     snapshot_memory: int = 0
+    place: cgroups.Place = cgroups.NOWHERE
     lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
 
     def core_program(self) -> Path:
@@ -164,7 +166,7 @@ class Cores:
         if self.running is core:
             self.running = None
         self.sandboxes.core_lost(core)
-        self.spawn(self._reap(core.pid))
+        self.spawn(self._bury(core.pid))
 
     async def close(self) -> None:
         """End core and everything in it, and wait until it is gone."""
@@ -177,7 +179,7 @@ class Cores:
                     await core.connection.ask(p.SHUTDOWN)
             core.connection.close()
             core.alive = False
-            await self._reap(core.pid)
+            await self._bury(core.pid)
         # Core removes it where it can: not in a directory of real root's.
         self._remove_socket()
 
@@ -229,6 +231,7 @@ class Cores:
         settings = self.settings
         program = settings.core_program()
         self._remove_socket()  # a core that was killed leaves it behind
+        cgroups.remove_noted(settings.directory)
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
             contextlib.ExitStack() as opened,
@@ -248,6 +251,7 @@ class Cores:
                 pool=settings.pool,
                 snapshot_memory=settings.snapshot_memory,
                 spill=overflow,
+                place=settings.place,
             )
             try:
                 return start_core(start)
@@ -293,6 +297,11 @@ class Cores:
 
     def _address(self) -> str:
         return f"/proc/self/fd/{self.settings.directory}/{SOCKET}"
+
+    async def _bury(self, pid: int) -> None:
+        """Wait until a core is gone, and remove its cgroups, which only now are empty."""
+        await self._reap(pid)
+        await asyncio.to_thread(cgroups.remove_noted, self.settings.directory)
 
     async def _reap(self, pid: int) -> None:
         """Wait until core is gone from the process table; it is pid 1 inside, so nothing is left then."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 HOSTNAME = "ramet"
 MACHINE_SHARE = 0.75
+PERIOD_US = 100_000
+"""Microseconds; cgroups.h's."""
 _RLIMIT = struct.Struct("<IIQQ").pack
 
 # What the guest would otherwise inherit from the daemon: resource, soft, hard.
@@ -82,6 +84,11 @@ def _memory(limits: Limits) -> int:
     return min(limits.takeable, int(everything * MACHINE_SHARE))
 
 
+def _quota(limits: Limits) -> int:
+    """Processor time in each period; 0 where the machine has no more to give."""
+    return 0 if limits.cpus >= (os.cpu_count() or 1) else max(1000, int(limits.cpus * PERIOD_US))
+
+
 def _rlimit(number: int, soft: int, hard: int) -> bytes:
     hard = min(_INFINITY if hard == resource.RLIM_INFINITY else hard, _hard_limit(number))
     return raw(p.TAG_RLIMIT, _RLIMIT(number, 0, min(soft, hard), hard))
@@ -101,6 +108,7 @@ def limits_part(limits: Limits, cgroups: str) -> bytes:
     return b"".join(
         (
             u64(p.TAG_MEMORY, _memory(limits)),
+            u64(p.TAG_CPU_QUOTA, _quota(limits)),
             u64(p.TAG_DISK_BYTES, limits.writable),
             u64(p.TAG_DISK_INODES, limits.inodes),
             u64(p.TAG_PROCESSES, _processes(limits)),

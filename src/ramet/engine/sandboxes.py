@@ -140,7 +140,7 @@ class Sandboxes:
             raise _no_descriptors(error) from None
         try:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
-            sandbox.setup_ms = _setup_ms(await self._ask(sandbox, p.CREATE, payload, []))
+            _learn_birth(sandbox, await self._ask(sandbox, p.CREATE, payload, []))
             streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
             spawn = root.spawn(run, sandbox.number, streams)
             started = await self._ask(sandbox, p.SPAWN, spawn, channel.take_theirs())
@@ -250,7 +250,7 @@ class Sandboxes:
                 )
             )
             made = await self._ask(sandbox, p.CREATE, payload, channel.take_theirs())
-            sandbox.setup_ms = _setup_ms(made)
+            _learn_birth(sandbox, made)
             self._stands(sandbox, channel)
         except RametError:
             channel.close()
@@ -390,6 +390,7 @@ class Sandboxes:
         sandbox = Sandbox.from_record(core, number, told.get(p.TAG_RECORD, b""))
         if sandbox is None:
             return False
+        sandbox.watched = bool(told.u64(p.TAG_WATCH))
         self._living[number] = sandbox
         sandbox.attach()
         sandbox.leave()
@@ -496,16 +497,19 @@ def _no_descriptors(error: OSError) -> RametError:
     return RametError("busy", f"no pipes can be made: {error.strerror}", errno=error.errno)
 
 
-def _setup_ms(frame: Frame) -> float:
-    return attributes(frame.payload).u64(p.TAG_SETUP_NS) / 1e6
+def _learn_birth(sandbox: Sandbox, made: Frame) -> None:
+    found = attributes(made.payload)
+    sandbox.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
+    sandbox.watched = bool(found.u64(p.TAG_WATCH))
 
 
 def _exit_of(found: Attributes, sandbox: Sandbox) -> RunEnd:
     """How a command ended of which core told by EXITED. Raises FrameError."""
-    end = end_of(found)._replace(
+    return end_of(found)._replace(
         duration_ms=max(0.0, (time.time() - sandbox.created) * 1e3),
         setup_ms=sandbox.setup_ms,
         memory_limit=sandbox.limits.takeable,
         disk_limit=sandbox.limits.writable,
+        single_uid=sandbox.core.single_uid,
+        cgroups=sandbox.cgroups,
     )
-    return sandbox.core.ended_as(end)

@@ -100,6 +100,8 @@ TAG_RECORD = 41
 TAG_FAULT = 42
 TAG_MEMORY = 43
 TAG_WATCH = 44
+TAG_CPU_QUOTA = 45
+TAG_ENTRANCES = 46
 TAG_SIGNAL = 49
 TAG_COMMAND = 50
 TAG_ARG = 51
@@ -163,6 +165,7 @@ STEP_CLONE_CORE = 1
 STEP_MAP_IDS = 2
 STEP_TAKE_IDS = 3
 STEP_RUN_CORE = 4
+STEP_CORE_CGROUP = 5
 STEP_PRIVATE_MOUNTS = 10
 STEP_KEEP_HOST_MOUNTS = 11
 STEP_CORE_ROOT = 12
@@ -176,6 +179,7 @@ STEP_CLONE_INIT = 30
 STEP_MAP_INIT = 31
 STEP_INIT_PROTECT = 40
 STEP_INIT_IDS = 41
+STEP_INIT_CGROUP = 49
 STEP_INIT_NETWORK = 48
 STEP_INIT_LOOPBACK = 42
 STEP_INIT_PROC = 43
@@ -242,6 +246,7 @@ STEP_CHILD_THREADS = 147
 STEP_CHILD_STATE = 148
 STEP_CHILD_CAPABILITIES = 149
 STEP_CHILD_SECCOMP = 150
+STEP_CHILD_CGROUP = 151
 
 KIND_NAMES = MappingProxyType(
     {
@@ -292,6 +297,7 @@ STEP_NAMES = MappingProxyType(
         2: "map_ids",
         3: "take_ids",
         4: "run_core",
+        5: "core_cgroup",
         10: "private_mounts",
         11: "keep_host_mounts",
         12: "core_root",
@@ -305,6 +311,7 @@ STEP_NAMES = MappingProxyType(
         31: "map_init",
         40: "init_protect",
         41: "init_ids",
+        49: "init_cgroup",
         48: "init_network",
         42: "init_loopback",
         43: "init_proc",
@@ -371,6 +378,7 @@ STEP_NAMES = MappingProxyType(
         148: "child_state",
         149: "child_capabilities",
         150: "child_seccomp",
+        151: "child_cgroup",
     }
 )
 
@@ -423,6 +431,8 @@ TAG_NAMES = MappingProxyType(
         42: "fault",
         43: "memory",
         44: "watch",
+        45: "cpu_quota",
+        46: "entrances",
         49: "signal",
         50: "command",
         51: "arg",

@@ -86,7 +86,7 @@ def run_end(frame: Frame, *, single_uid: bool, cgroups: str) -> RunEnd:
         lingering=bool(found.u32(p.TAG_LINGERING)),
         memory_limit=found.u64(p.TAG_MEMORY),
         disk_limit=found.u64(p.TAG_DISK_BYTES),
-        cgroups=cgroups,
+        cgroups="" if found.u64(p.TAG_WATCH) else cgroups,
     )
 
 
