@@ -73,7 +73,6 @@ def start_core(start: Start) -> Launched:
             return _start(start, ids, given)
         except RametError as error:
             # With one id instead of a range everything but other users works: tried before giving up.
-            cgroups.remove_noted(start.runtime_dir)
             refused = refused or error
             if ids.helpers is None:
                 raise refused from None
@@ -81,6 +80,7 @@ def start_core(start: Start) -> Launched:
             ids.close()
             if given is not None:
                 given.close()
+                cgroups.remove_noted(start.runtime_dir)  # unless core is in them
     raise refused or DaemonStartError("no_ids", "there are no ids to start core with")
 
 
