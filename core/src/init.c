@@ -93,6 +93,35 @@ take_ids(struct err *err)
   return 0;
 }
 
+/* Kernel quotas of which each sandbox's user counts against those of core's user as well, so that one of them could take
+ * all: user_namespaces(7). This is one sandbox's share. */
+static const struct {
+  const char *host, *own;
+} shared_quotas[] = {
+    {"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/user/max_inotify_instances"},
+    {"/proc/sys/fs/inotify/max_user_watches", "/proc/sys/user/max_inotify_watches"},
+};
+#define QUOTA_SHARE 4
+
+static int
+bound_quotas(struct err *err)
+{
+  char text[24];
+
+  for (size_t i = 0; i < sizeof shared_quotas / sizeof shared_quotas[0]; i++) {
+    cleanup_fd int host = open(shared_quotas[i].host, O_RDONLY | O_CLOEXEC);
+    cleanup_fd int own = open(shared_quotas[i].own, O_WRONLY | O_CLOEXEC);
+    if (host < 0 || (own < 0 && errno == ENOENT)) /* a kernel without inotify */
+      continue;
+    ssize_t length = read(host, text, sizeof text - 1);
+    text[length > 0 ? length : 0] = 0;
+    length = snprintf(text, sizeof text, "%lu", strtoul(text, NULL, 10) / QUOTA_SHARE);
+    if (own < 0 || write(own, text, (size_t)length) != length)
+      return err_step(err, RAMET_STEP_INIT_PROTECT, "%s: %s", shared_quotas[i].own, strerror(errno));
+  }
+  return 0;
+}
+
 /* Its root is the cgroup that was joined: nothing above is seen. */
 static int
 own_cgroups(struct err *err)
@@ -247,8 +276,8 @@ mount_dev(int root, struct err *err)
 static int
 prepare(struct err *err)
 {
-  if (protect_self(err) < 0 || take_ids(err) < 0 || own_cgroups(err) < 0 || own_network(err) < 0 ||
-      raise_loopback(err) < 0)
+  if (protect_self(err) < 0 || take_ids(err) < 0 || bound_quotas(err) < 0 || own_cgroups(err) < 0 ||
+      own_network(err) < 0 || raise_loopback(err) < 0)
     return -1;
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)

@@ -21,6 +21,7 @@
 #include "init.h"
 #include "lanes.h"
 #include "log.h"
+#include "pressure.h"
 #include "rootfs.h"
 #include "snapshot.h"
 #include "syscalls.h"
@@ -375,6 +376,8 @@ sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
     return -1;
   if (sandbox_find(plan.sandbox))
     return err_field(err, "sandbox", "this number is taken");
+  if (pressure_admit(err) < 0)
+    return -1;
   prepare_failures = 0;
   /* A fault is armed before birth, so it needs an entry of its own. */
   struct sandbox *sandbox = plan.fault ? NULL : take_entry();

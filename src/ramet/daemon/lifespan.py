@@ -79,6 +79,7 @@ def serve(runtime_dir: str | None, *, ready: int | None, idle_s: float | None) -
                 _pool(),
                 (place,),
                 snapshot_memory=_snapshot_memory(),
+                memory_reserve=_memory_reserve(),
                 place=_cgroups(),
             )
             asyncio.run(live(settings, Log(log), starter, idle))
@@ -121,6 +122,11 @@ def _snapshot_memory() -> int:
     if (number := parse_size(text, "RAMET_SNAPSHOT_MEMORY")) < 1:
         raise InvalidRequest.of("RAMET_SNAPSHOT_MEMORY", "no snapshot fits into no memory")
     return number
+
+
+def _memory_reserve() -> int:
+    text = os.environ.get("RAMET_MEMORY_RESERVE")
+    return parse_size(text, "RAMET_MEMORY_RESERVE") if text else 0
 
 
 def _cgroups() -> Place:

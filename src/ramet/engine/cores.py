@@ -115,8 +115,9 @@ class Settings:
 
     `snapshot_memory` are the bytes that snapshots may take in memory, 0: any. `private` are paths that no
     root shows. `data` is where snapshots are kept, by default where the
-    environment says. `place` is where sandboxes can have cgroups. `lends`: mounts are lent to core, which
-    real root's core needs.
+    environment says. `memory_reserve` are the bytes that the machine keeps, 0: core's choice.
+    `place` is where sandboxes can have cgroups. `lends`: mounts are lent to core, which real root's core
+    needs.
     """
 
     directory: int
@@ -128,6 +129,7 @@ class Settings:
     program: Path | None = None
     data: str | None = None
     snapshot_memory: int = 0
+    memory_reserve: int = 0
     place: cgroups.Place = cgroups.NOWHERE
     lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
 
@@ -251,6 +253,7 @@ class Cores:
                 pool=settings.pool,
                 snapshot_memory=settings.snapshot_memory,
                 spill=overflow,
+                memory_reserve=settings.memory_reserve,
                 place=settings.place,
             )
             try:

@@ -38,6 +38,9 @@ _FIXED = (
     (resource.RLIMIT_CORE, 1, 1),
     (resource.RLIMIT_STACK, 8 << 20, resource.RLIM_INFINITY),
     (resource.RLIMIT_MEMLOCK, 64 << 20, 64 << 20),
+    # Counted for all sandboxes of a user together as well.
+    (resource.RLIMIT_SIGPENDING, 1024, 1024),
+    (resource.RLIMIT_MSGQUEUE, 819_200, 819_200),
     (resource.RLIMIT_NICE, 0, 0),
     (resource.RLIMIT_RTPRIO, 0, 0),
 )
