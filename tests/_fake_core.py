@@ -43,6 +43,7 @@ def exited(sandbox: int, status: int = 0) -> bytes:
             frames.u64(p.TAG_SANDBOX, sandbox),
             frames.u32(p.TAG_COMMAND, 1),
             frames.u32(p.TAG_STATUS, status),
+            frames.u32(p.TAG_REASON, p.REASON_SIGNAL if os.WIFSIGNALED(status) else p.REASON_EXIT),
             frames.u64(p.TAG_USER_NS, 1_000_000),
             frames.u64(p.TAG_SYSTEM_NS, 2_000_000),
             frames.u64(p.TAG_PEAK_BYTES, 3_000_000),

@@ -33,7 +33,8 @@ def limits() -> str:
     rows = ["| limit | option | default | enforced by |", "|---|---|---|---|"]
     for spec in LIMITS:
         default = amount(spec.default, spec.unit)
-        rows.append(f"| {spec.summary} | `{spec.name}`, `{spec.option}` | {default} | {spec.enforced_by} |")
+        who = f"cgroup, or {spec.enforced_by}" if spec.controller else spec.enforced_by
+        rows.append(f"| {spec.summary} | `{spec.name}`, `{spec.option}` | {default} | {who} |")
     return "\n".join(rows)
 
 

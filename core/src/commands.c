@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "control.h"
 
@@ -127,6 +129,12 @@ exit_record_read(const struct frame *frame, struct exit_record *record)
       bad |= span_u64(value, &record->peak_bytes);
     else if (tag == RAMET_TAG_DISK_PEAK)
       bad |= span_u64(value, &record->disk_bytes);
+    else if (tag == RAMET_TAG_MEMORY_PEAK)
+      bad |= span_u64(value, &record->memory_peak);
+    else if (tag == RAMET_TAG_OOM_KILLS)
+      bad |= span_u64(value, &record->oom_kills);
+    else if (tag == RAMET_TAG_DISK_FULL)
+      bad |= span_u32(value, &record->disk_full);
     else if (tag == RAMET_TAG_STARTED_NS)
       bad |= span_u64(value, &record->started_ns);
     else
@@ -144,6 +152,26 @@ exit_record_put(const struct exit_record *record, struct writer *writer)
   put_u64(writer, RAMET_TAG_SYSTEM_NS, record->system_ns);
   put_u64(writer, RAMET_TAG_PEAK_BYTES, record->peak_bytes);
   put_u64(writer, RAMET_TAG_DISK_PEAK, record->disk_bytes);
+  put_u64(writer, RAMET_TAG_MEMORY_PEAK, record->memory_peak);
+  put_u64(writer, RAMET_TAG_OOM_KILLS, record->oom_kills);
+}
+
+/* A shell whose last command was killed ends with 128 + 9. */
+static bool
+looks_killed(uint32_t status)
+{
+  return (WIFSIGNALED((int)status) && WTERMSIG((int)status) == SIGKILL) ||
+         (WIFEXITED((int)status) && WEXITSTATUS((int)status) == 128 + SIGKILL);
+}
+
+enum ramet_reason
+exit_record_reason(const struct exit_record *record)
+{
+  if (record->oom_kills && looks_killed(record->status))
+    return RAMET_REASON_OOM;
+  if (!WIFSIGNALED((int)record->status))
+    return RAMET_REASON_EXIT;
+  return record->disk_full && WTERMSIG((int)record->status) == SIGBUS ? RAMET_REASON_DISK : RAMET_REASON_SIGNAL;
 }
 
 void

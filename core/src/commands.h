@@ -23,6 +23,8 @@ struct exit_record {
   uint32_t number, status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
   uint64_t started_ns; /* of RUN alone */
+  uint64_t memory_peak, oom_kills;
+  uint32_t disk_full;
 };
 
 /* What init says when a step failed, and of a command that it started. */
@@ -36,6 +38,8 @@ int signal_read(const struct frame *frame, struct signal_request *out, struct er
 int spawned_read(const struct frame *frame, uint32_t *number, uint32_t *pid) MUST_CHECK;
 
 int exit_record_read(const struct frame *frame, struct exit_record *record) MUST_CHECK;
+/* Why it ended. `oom_kills` are those since another command ended. */
+enum ramet_reason exit_record_reason(const struct exit_record *record);
 void exit_record_put(const struct exit_record *record, struct writer *writer);
 
 #endif

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include "cgroups.h"
 #include "filters.h"
 #include "lanes.h"
 #include "log.h"
@@ -123,6 +124,7 @@ describe_core(struct writer *writer)
   put_u64(writer, RAMET_TAG_GRACE_NS, grace_ns);
   put_u32(writer, RAMET_TAG_SINGLE_UID, sandbox_single_uid());
   put_text(writer, RAMET_TAG_PROGRAM, RAMET_VERSION);
+  put_text(writer, RAMET_TAG_CGROUPS, cgroups_told());
 }
 
 static void
@@ -160,6 +162,7 @@ list(uint64_t request)
     put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
     put_u32(&writer, RAMET_TAG_OWNED, sandbox->owned);
     put_bytes(&writer, RAMET_TAG_RECORD, sandbox->record, sandbox->record_length);
+    put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
     control_reply(RAMET_OK, request, &writer);
   }
   reply_ok(request);

@@ -12,8 +12,8 @@
 #include "syscalls.h"
 
 /* Without CLONE_NEWNET: the kernel takes about 0.4 ms for a network namespace, and core would not hear of anything
- * meanwhile. Init unshares it for itself. */
-#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
+ * meanwhile. Init unshares it for itself; and the cgroup namespace, whose root is to be the entry's own cgroup. */
+#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 
 static char uid_map[512], gid_map[512];
 static bool single_uid;
@@ -91,7 +91,7 @@ clone_init(struct sandbox *sandbox, struct err *err)
     return err_step(err, RAMET_STEP_CLONE_INIT, "socketpair: %s", strerror(errno));
   long pid = sys_clone(NAMESPACES | CLONE_PIDFD, &sandbox->pidfd);
   if (pid == 0)
-    init_main(pair[1]);
+    init_main(pair[1], sandbox->cgroup, &sandbox->limits);
   int saved = errno;
   close(pair[1]);
   sandbox->channel = pair[0];

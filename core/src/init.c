@@ -27,11 +27,13 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "cgroups.h"
 #include "commands.h"
 #include "confine.h"
 #include "corefs.h"
 #include "descriptors.h"
 #include "loop.h"
+#include "memory_watch.h"
 #include "mounts.h"
 #include "rootfs.h"
 #include "syscalls.h"
@@ -51,6 +53,8 @@ static int run_status;
 static uint64_t run_started; /* told at its end: a word of its own would wake core for nothing */
 static struct rusage run_usage;
 static uint8_t *receive_buffer;
+static bool cgroup_joined = true;
+static struct err cgroup_failed;
 
 /* ---- before hand-out ------------------------------------------------------------------------------------------ */
 
@@ -86,6 +90,50 @@ take_ids(struct err *err)
   /* Only now: while core writes the id maps, /proc/PID has to belong to it. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
     return err_step(err, RAMET_STEP_INIT_IDS, "prctl: %s", strerror(errno));
+  return 0;
+}
+
+/* Kernel quotas of which each sandbox's user counts against those of core's user as well, so that one of them could take
+ * all: user_namespaces(7). This is one sandbox's share. */
+static const struct {
+  const char *host, *own;
+} shared_quotas[] = {
+    {"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/user/max_inotify_instances"},
+    {"/proc/sys/fs/inotify/max_user_watches", "/proc/sys/user/max_inotify_watches"},
+};
+#define QUOTA_SHARE 4
+
+static int
+bound_quotas(struct err *err)
+{
+  char text[24];
+
+  for (size_t i = 0; i < sizeof shared_quotas / sizeof shared_quotas[0]; i++) {
+    cleanup_fd int host = open(shared_quotas[i].host, O_RDONLY | O_CLOEXEC);
+    cleanup_fd int own = open(shared_quotas[i].own, O_WRONLY | O_CLOEXEC);
+    if (host < 0 || (own < 0 && errno == ENOENT)) /* a kernel without inotify */
+      continue;
+    ssize_t length = read(host, text, sizeof text - 1);
+    text[length > 0 ? length : 0] = 0;
+    length = snprintf(text, sizeof text, "%lu", strtoul(text, NULL, 10) / QUOTA_SHARE);
+    if (own < 0 || write(own, text, (size_t)length) != length)
+      return err_step(err, RAMET_STEP_INIT_PROTECT, "%s: %s", shared_quotas[i].own, strerror(errno));
+  }
+  return 0;
+}
+
+/* Its root is the cgroup that was joined: nothing above is seen. */
+static int
+own_cgroups(struct err *err)
+{
+  if (!cgroup_joined) {
+    *err = cgroup_failed;
+    return -1;
+  }
+  if (fault_here(RAMET_STEP_INIT_CGROUP, err) < 0)
+    return -1;
+  if (unshare(CLONE_NEWCGROUP) < 0)
+    return err_step(err, RAMET_STEP_INIT_CGROUP, "unshare: %s", strerror(errno));
   return 0;
 }
 
@@ -228,7 +276,8 @@ mount_dev(int root, struct err *err)
 static int
 prepare(struct err *err)
 {
-  if (protect_self(err) < 0 || take_ids(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0)
+  if (protect_self(err) < 0 || take_ids(err) < 0 || bound_quotas(err) < 0 || own_cgroups(err) < 0 ||
+      own_network(err) < 0 || raise_loopback(err) < 0)
     return -1;
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)
@@ -328,14 +377,15 @@ nanoseconds(struct timeval time)
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_usec * 1000u;
 }
 
-static uint64_t
-disk_used(void)
+/* What the writable layer holds, and whether it holds all that it may. */
+static void
+put_disk(struct writer *writer)
 {
   struct statfs fs;
+  bool known = statfs("/", &fs) == 0;
 
-  if (statfs("/", &fs) < 0)
-    return 0;
-  return (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+  put_u64(writer, RAMET_TAG_DISK_PEAK, known ? (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize : 0);
+  put_u32(writer, RAMET_TAG_DISK_FULL, known && (fs.f_bfree == 0 || fs.f_ffree == 0));
 }
 
 /* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
@@ -349,7 +399,9 @@ tell_exited(uint32_t number, int status, const struct rusage *usage)
   put_u64(&writer, RAMET_TAG_USER_NS, nanoseconds(usage->ru_utime));
   put_u64(&writer, RAMET_TAG_SYSTEM_NS, nanoseconds(usage->ru_stime));
   put_u64(&writer, RAMET_TAG_PEAK_BYTES, (uint64_t)usage->ru_maxrss * 1024u);
-  put_u64(&writer, RAMET_TAG_DISK_PEAK, disk_used());
+  put_disk(&writer);
+  put_u64(&writer, RAMET_TAG_MEMORY_PEAK, memory_watch_peak());
+  put_u64(&writer, RAMET_TAG_OOM_KILLS, memory_watch_kills());
   if (run_started)
     put_u64(&writer, RAMET_TAG_STARTED_NS, run_started);
   tell(RAMET_INIT_EXITED, 0, &writer);
@@ -425,6 +477,26 @@ make_from_image(const struct plan *plan, const struct frame *frame, int first, s
   return result;
 }
 
+/* Into the sandbox's cgroups, before it has what it waits for. It is there as soon as its stem has made it. */
+static int
+move_child(const struct plan *plan, const struct frame *frame, int pid, struct err *err)
+{
+  const struct timespec moment = {.tv_nsec = 50000};
+  char text[16];
+
+  if (fault_here(RAMET_STEP_CHILD_CGROUP, err) < 0)
+    return -1;
+  if (!plan->entrances)
+    return 0;
+  for (int i = 0; kill(pid, 0) < 0 && i < 40000; i++)
+    nanosleep(&moment, NULL);
+  int length = snprintf(text, sizeof text, "%d", pid);
+  for (int i = frame->fd_count - (int)plan->entrances; i < frame->fd_count; i++)
+    if (write(frame->fds[i], text, (size_t)length) < 0)
+      return err_step(err, RAMET_STEP_CHILD_CGROUP, "move the child: %s", strerror(errno));
+  return 0;
+}
+
 /* Behind the mounts: the image's description, its pages, the socket to the child, the command's streams. All of them
  * are closed, and the mounts too, before the child has what it waits for: once it runs, nothing of core's is open. */
 static int
@@ -436,6 +508,8 @@ make_descriptors(const struct plan *plan, struct frame *frame, int first, struct
   if (frame->fd_count < first + 3)
     return err_field(err, "fds", "a fork comes without its image");
   int result = make_from_image(plan, frame, first, &made, &pid, err);
+  if (result == 0)
+    result = move_child(plan, frame, pid, err);
   cleanup_fd int child = frame_steal_fd(frame, (uint32_t)first + 2);
   frame_release(frame);
   if (result == 0)
@@ -479,6 +553,7 @@ handle_enter(struct frame *frame, struct err *err)
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
     return -1;
   renew_machine_id();
+  memory_watch_start(plan.watch);
   if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;
   struct writer nothing = {0};
@@ -519,6 +594,7 @@ handle_run(struct frame *frame, struct err *err)
     return -1;
   run_pid = spawn(&plan, frame->fds + mounts, err);
   run_started = loop_now();
+  memory_watch_start(plan.watch);
   plan_free(&plan);
   return run_pid < 0 ? -1 : 0;
 }
@@ -659,10 +735,13 @@ keep_only_channel(int fd)
 }
 
 void
-init_main(int fd)
+init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
 {
   sigset_t child;
 
+  /* While its directories are open still. What failed is told when core listens. */
+  if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
+    cgroup_joined = false;
   keep_only_channel(fd);
   receive_buffer = malloc(RAMET_FRAME_BYTES);
   if (!receive_buffer)
@@ -676,8 +755,9 @@ init_main(int fd)
     struct pollfd polled[2] = {{channel, POLLIN, 0}, {child_signals, POLLIN, 0}};
     struct signalfd_siginfo info;
 
-    if (poll(polled, 2, -1) < 0 && errno != EINTR)
+    if (poll(polled, 2, memory_watch_timeout()) < 0 && errno != EINTR)
       _exit(EXIT_DEFECT);
+    memory_watch_look();
     if (polled[1].revents) {
       while (read(child_signals, &info, sizeof info) > 0)
         continue;

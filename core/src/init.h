@@ -5,7 +5,10 @@
 
 #include "plan.h"
 
-/* Never returns. `channel` is the only descriptor of core's that it keeps. */
-void init_main(int channel) __attribute__((noreturn));
+struct cgroup_limits;
+
+/* Never returns. `channel` is the only descriptor of core's that it keeps. `cgroup`: the number of its own, which it
+ * makes, with these limits; 0: none. */
+void init_main(int channel, uint64_t cgroup, const struct cgroup_limits *limits) __attribute__((noreturn));
 
 #endif

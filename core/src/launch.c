@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "cgroups.h"
 #include "launch.h"
 #include "log.h"
 #include "serve.h"
@@ -151,6 +152,9 @@ run_core(const struct serve_options *options, char **argv, int program, int repo
   for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
     if (kept[i] >= 0)
       fcntl(kept[i], F_SETFD, 0);
+  int groups[CGROUP_DIRECTORIES_MAX], group_count = cgroups_descriptors(groups);
+  for (int i = 0; i < group_count; i++)
+    fcntl(groups[i], F_SETFD, 0);
   syscall(SYS_execveat, program, "", words, no_environment, AT_EMPTY_PATH);
 }
 
@@ -186,6 +190,8 @@ launch(const struct serve_options *options, char **argv)
     err_code(&err, "internal", "pipe: %s", strerror(errno));
     return report(options, &err);
   }
+  if (fault_here(RAMET_STEP_CORE_CGROUP, &err) < 0 || cgroups_enter(&err) < 0)
+    return report(options, &err);
   if (fault_here(RAMET_STEP_CLONE_CORE, &err) < 0)
     return report(options, &err);
   long pid = sys_clone(NAMESPACES | CLONE_PARENT, NULL);
@@ -199,7 +205,7 @@ launch(const struct serve_options *options, char **argv)
   close(ready[1]);
   /* Core is the child of whoever started this program, who has to reap it also when it fails. */
   dprintf(STDOUT_FILENO, "%ld\n", pid);
-  if (map_ids(pid, options, &err) < 0) {
+  if (cgroups_settle(pid, &err) < 0 || map_ids(pid, options, &err) < 0) {
     close(go[1]); /* core reads the end and exits */
     return report(options, &err);
   }

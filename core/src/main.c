@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cgroups.h"
 #include "lend.h"
 #include "probe.h"
 #include "serve.h"
@@ -22,6 +23,7 @@ usage(const char *why)
       "usage: ramet-core serve --control FD --uid-map MAP --gid-map MAP [--listen FD] [--runtime-dir FD]\n"
       "                        [--log FD] [--hold FD] [--newidmap DIR] [--grace-ms N] [--pool N] [--fault STEP]\n"
       "                        [--snapshot-memory BYTES] [--spill FD] [--attach-layers]\n"
+      "                        [--memory-reserve BYTES] [--cgroups '1 NAME=FD...' or '2 dir=FD NAME...']\n"
       "       ramet-core lend --socket FD [--idmap PID] -- PATH...\n"
       "       ramet-core probe\n"
       "       ramet-core version\n",
@@ -55,6 +57,8 @@ enum serve_flag {
   REPORT,
   SNAPSHOT_MEMORY,
   SPILL,
+  MEMORY_RESERVE,
+  CGROUPS,
 };
 
 static const struct option serve_long[] = {
@@ -73,6 +77,8 @@ static const struct option serve_long[] = {
     {"report", 1, 0, REPORT},
     {"snapshot-memory", 1, 0, SNAPSHOT_MEMORY},
     {"spill", 1, 0, SPILL},
+    {"memory-reserve", 1, 0, MEMORY_RESERVE},
+    {"cgroups", 1, 0, CGROUPS},
     {0, 0, 0, 0},
 };
 
@@ -111,6 +117,13 @@ serve_option(int option, struct serve_options *options)
       return -1;
     options->snapshot_memory = (uint64_t)n;
     return 0;
+  case MEMORY_RESERVE:
+    if (number(optarg, 1, LONG_MAX, &n) < 0)
+      return -1;
+    options->memory_reserve = (uint64_t)n;
+    return 0;
+  case CGROUPS:
+    return cgroups_take(optarg);
   case ATTACH_LAYERS:
     options->attach_layers = true;
     return 0;

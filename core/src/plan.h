@@ -41,6 +41,8 @@ struct plan {
   int rlimit_count;
   uint64_t processes; /* 0: no limit of ours */
   uint64_t wall_ns;   /* 0: none */
+  uint64_t memory;    /* 0: none */
+  uint64_t quota;     /* 0: none */
   bool owned;
   enum ramet_step fault;
   struct span record;
@@ -50,6 +52,8 @@ struct plan {
   struct span filter_program;
   struct span targets[RAMET_BINDS_MAX];
   int bind_count;
+  uint64_t watch; /* 0: not init's business */
+  uint32_t entrances;
   struct span payload;
   void *arena;
 };

@@ -21,6 +21,7 @@
 #include "init.h"
 #include "lanes.h"
 #include "log.h"
+#include "pressure.h"
 #include "rootfs.h"
 #include "snapshot.h"
 #include "syscalls.h"
@@ -55,6 +56,8 @@ static uint64_t ended_count;
 static int prepare_failures;
 static uint64_t last_activity;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
+static uint64_t last_cgroup;
+static struct cgroup_limits usual_limits; /* of the last sandbox: entries are made with them ahead */
 
 static void dispatch(struct sandbox *sandbox, enum event event, struct frame *frame);
 static void on_hostile(struct sandbox *sandbox, struct frame *frame);
@@ -148,6 +151,8 @@ sandbox_free(struct sandbox *sandbox)
     snapshot_release(sandbox->origin);
   drop_waiting(sandbox);
   commands_end(&sandbox->commands);
+  if (sandbox->cgroup)
+    cgroups_remove(sandbox->cgroup);
   free(sandbox->record);
   free(sandbox->restarted);
   free(sandbox);
@@ -176,6 +181,10 @@ sandbox_alloc(struct err *err)
   sandbox->deadline.fire = deadline_fired;
   sandbox->deadline.exact = true;
   sandbox->status_watch.ready = fork_status_ready;
+  if (cgroups_version()) {
+    sandbox->cgroup = ++last_cgroup;
+    sandbox->limits = usual_limits;
+  }
   sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
   sandbox->next = all;
   if (all)
@@ -213,6 +222,12 @@ sandbox_born(enum ramet_step fault, struct err *err)
   return NULL;
 }
 
+void
+sandbox_usual_limits(const struct cgroup_limits *limits)
+{
+  usual_limits = *limits;
+}
+
 /* ---- answers -------------------------------------------------------------------------------------------------- */
 
 static void
@@ -241,6 +256,11 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   put_u64(&writer, RAMET_TAG_SYSTEM_NS, sandbox->system_ns);
   put_u64(&writer, RAMET_TAG_PEAK_BYTES, sandbox->peak_bytes);
   put_u64(&writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
+  put_u64(&writer, RAMET_TAG_MEMORY_PEAK, sandbox->memory_peak);
+  put_u64(&writer, RAMET_TAG_OOM_KILLS, sandbox->oom_kills);
+  put_u64(&writer, RAMET_TAG_MEMORY, sandbox->memory);
+  put_u64(&writer, RAMET_TAG_DISK_BYTES, sandbox->disk);
+  put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
   put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
   put_u32(&writer, RAMET_TAG_LINGERING, lingering);
@@ -321,6 +341,8 @@ claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, con
   sandbox->lane = lane;
   sandbox->is_run = frame->kind == RAMET_RUN;
   sandbox->owned = plan->owned;
+  sandbox->memory = plan->memory;
+  sandbox->disk = plan->disk_bytes;
   last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
     deadline_set(&sandbox->deadline, sandbox->arrived + plan->wall_ns);
@@ -354,6 +376,8 @@ sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
     return -1;
   if (sandbox_find(plan.sandbox))
     return err_field(err, "sandbox", "this number is taken");
+  if (pressure_admit(err) < 0)
+    return -1;
   prepare_failures = 0;
   /* A fault is armed before birth, so it needs an entry of its own. */
   struct sandbox *sandbox = plan.fault ? NULL : take_entry();
@@ -549,6 +573,7 @@ sandbox_stand(struct sandbox *sandbox)
   set_state(sandbox, SANDBOX_STANDING);
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
+  put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
   control_reply(RAMET_OK, sandbox->request, &writer);
 }
 
@@ -609,6 +634,26 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
   control_reply(RAMET_OK, frame->request, &writer);
 }
 
+/* What is known of memory: the record keeps the kills that no command was told of yet. */
+static void
+weigh_memory(struct sandbox *sandbox, struct exit_record *record)
+{
+  uint64_t kills, peak;
+
+  if (sandbox->cgroup) {
+    cgroups_read(sandbox->cgroup, &peak, &kills);
+    if (!sandbox->watched)
+      record->memory_peak = peak;
+    record->oom_kills += kills;
+  }
+  kills = record->oom_kills;
+  record->oom_kills = kills > sandbox->oom_kills ? kills - sandbox->oom_kills : 0;
+  if (kills > sandbox->oom_kills)
+    sandbox->oom_kills = kills;
+  if (record->memory_peak > sandbox->memory_peak)
+    sandbox->memory_peak = record->memory_peak;
+}
+
 static void
 on_exited(struct sandbox *sandbox, struct frame *frame)
 {
@@ -619,7 +664,9 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return;
   }
+  weigh_memory(sandbox, &record);
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
   exit_record_put(&record, &writer);
   control_reply(RAMET_EXITED, 0, &writer);
 }
@@ -633,6 +680,7 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
     sandbox->reason = RAMET_REASON_LOST;
     return;
   }
+  weigh_memory(sandbox, &record);
   sandbox->status = record.status;
   sandbox->user_ns = record.user_ns;
   sandbox->system_ns = record.system_ns;
@@ -640,7 +688,7 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
   sandbox->disk_bytes = record.disk_bytes;
   if (record.started_ns > sandbox->arrived && record.started_ns <= loop_now())
     sandbox->started = record.started_ns;
-  sandbox->reason = WIFSIGNALED((int)record.status) ? RAMET_REASON_SIGNAL : RAMET_REASON_EXIT;
+  sandbox->reason = exit_record_reason(&record);
 }
 
 /* Init has killed and reaped everything before it told: no process of the guest is left. */
@@ -706,6 +754,17 @@ on_linger(struct sandbox *sandbox, struct frame *frame)
   tell_ended(sandbox, true);
 }
 
+/* With nobody else left, the kernel kills init when its cgroup has no room. */
+static bool
+lost_to_memory(struct sandbox *sandbox)
+{
+  struct exit_record record = {0};
+
+  weigh_memory(sandbox, &record);
+  sandbox->status = SIGKILL;
+  return record.oom_kills > 0;
+}
+
 static void
 on_death(struct sandbox *sandbox, struct frame *frame)
 {
@@ -713,7 +772,7 @@ on_death(struct sandbox *sandbox, struct frame *frame)
   if (sandbox->state == SANDBOX_BORN && !sandbox->id)
     prepare_failures++;
   if (sandbox->state != SANDBOX_ENDING)
-    sandbox->reason = RAMET_REASON_LOST;
+    sandbox->reason = lost_to_memory(sandbox) ? RAMET_REASON_OOM : RAMET_REASON_LOST;
   tell_ended(sandbox, false);
   sandbox_free(sandbox);
 }

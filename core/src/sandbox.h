@@ -5,6 +5,7 @@
 
 #include <sys/resource.h>
 
+#include "cgroups.h"
 #include "commands.h"
 #include "loop.h"
 #include "plan.h"
@@ -37,7 +38,12 @@ struct sandbox {
   uint64_t arrived, started, ended;
   enum ramet_reason reason;
   uint32_t status;
-  uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+  uint64_t user_ns, system_ns, peak_bytes, disk_bytes, memory_peak;
+  uint64_t oom_kills; /* that were told with the end of a command */
+  uint64_t memory, disk; /* its limits */
+  uint64_t cgroup;       /* number of its own; 0: none */
+  struct cgroup_limits limits; /* that the cgroup has */
+  bool watched;          /* init sees to its memory */
   struct known_command *commands; /* of a standing sandbox */
   /* what a snapshot of it needs */
   struct root *root;
@@ -86,6 +92,8 @@ bool sandbox_lane_busy(const struct lane *lane);
 void sandbox_refuse(struct sandbox *sandbox, const struct err *err);
 void sandbox_end(struct sandbox *sandbox);
 void sandbox_stand(struct sandbox *sandbox);
+/* The limits of the next sandbox are probably those of this one. */
+void sandbox_usual_limits(const struct cgroup_limits *limits);
 /* What a sandbox that starts has told and nobody has read yet. */
 void sandbox_hear_init(struct sandbox *sandbox);
 /* The stem refused to fork, or is gone. */

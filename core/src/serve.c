@@ -15,6 +15,7 @@
 #include "corefs.h"
 #include "log.h"
 #include "loop.h"
+#include "pressure.h"
 #include "rootfs.h"
 #include "sandbox.h"
 #include "snapshot.h"
@@ -74,7 +75,7 @@ refill(void)
   struct err err = {0};
   int waiting = sandbox_count(SANDBOX_POOLED) + sandbox_count(SANDBOX_BORN), size = (int)control_pool_size();
   bool entry = waiting < size && sandbox_prepare_failures() < REFILL_FAILURES_MAX;
-  bool urgent = entry && waiting <= size / 2, spare = snapshot_spare_low();
+  bool urgent = entry && waiting <= size / 2, spare = snapshot_spare_low() && !pressure_is_high();
 
   if (!entry && !spare && !root_stock_low())
     return false;
@@ -151,6 +152,7 @@ setup(const struct serve_options *options, struct err *err)
       take_signals(err) < 0)
     return -1;
   snapshot_memory_setup(options->snapshot_memory, options->spill);
+  pressure_setup(options->memory_reserve);
   return control_setup(&options->control, err);
 }
 

@@ -13,6 +13,7 @@ struct serve_options {
   const char *newidmap;  /* directory of newuidmap and newgidmap, or NULL: write the maps directly */
   int report;            /* core: where the launcher waits for "R" */
   uint64_t snapshot_memory; /* bytes for stems and spares; 0: no limit */
+  uint64_t memory_reserve;  /* bytes that are kept for the machine; 0: a part of what it has */
   int spill;                /* a directory for what exceeds them, or -1 */
   bool attach_layers;    /* tests: as on kernels before 6.15 */
   enum ramet_step fault; /* of the launcher and of core's own setup */

@@ -49,6 +49,8 @@ void snapshot_spare_add(void);
 void snapshot_memory_setup(uint64_t budget, int directory);
 uint64_t snapshot_memory_budget(void);
 uint64_t snapshot_memory_used(void);
+/* The machine is short of memory: gives up one spare, or when there is none one stem; what that gave is seen later. */
+void snapshot_memory_shrink(void);
 /* SIGCHLD: true when the process was a tracer or a stem. */
 bool snapshot_reaped(int pid);
 

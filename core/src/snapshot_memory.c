@@ -235,6 +235,17 @@ snapshot_memory_relieve(void)
   relieve(true);
 }
 
+void
+snapshot_memory_shrink(void)
+{
+  struct snapshot *s = coldest_with_spare();
+
+  if (s)
+    snapshot_end_spare(s);
+  else if (!being_written() && (s = coldest_stem(true)))
+    give_up_stem(s);
+}
+
 /* While one is written out others may be taken, up to twice the budget. */
 int
 snapshot_memory_admit(struct err *err)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ramet.errors import InvalidRequest as InvalidRequest
     from ramet.errors import IsolationError as IsolationError
     from ramet.errors import LimitUnsupported as LimitUnsupported
+    from ramet.errors import NoRoom as NoRoom
     from ramet.errors import ProtocolMismatch as ProtocolMismatch
     from ramet.errors import RametError as RametError
     from ramet.errors import SandboxEnded as SandboxEnded
@@ -89,6 +90,7 @@ _HOME = {
             "InvalidRequest",
             "IsolationError",
             "LimitUnsupported",
+            "NoRoom",
             "ProtocolMismatch",
             "RametError",
             "SandboxEnded",

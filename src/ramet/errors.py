@@ -5,6 +5,7 @@ The tree::
     RametError               code, message, field, step, errno, hint
      ├ InvalidRequest        the caller's argument `field` is wrong; nothing was started
      │  └ LimitUnsupported   a limit was asked for that nothing here can enforce
+     ├ NoRoom                the machine, or core, has no room for another sandbox now; nothing was started
      ├ IsolationError        step `step` of making the sandbox failed with `errno`; nothing was left behind
      ├ Unforkable            the process `process` (`pid`) holds `what` no fork can carry; nothing was changed
      ├ ForkError             children were not made: `errors` by number; `sandboxes` are those that were kept
@@ -48,6 +49,7 @@ __all__ = [
     "InvalidRequest",
     "IsolationError",
     "LimitUnsupported",
+    "NoRoom",
     "ProtocolMismatch",
     "RametError",
     "SandboxEnded",
@@ -159,6 +161,15 @@ class IsolationError(RametError):
     """A step of making the sandbox failed. The creation was undone, and nothing ran outside of it."""
 
     default_code = "isolation_failed"
+
+
+class NoRoom(RametError):
+    """There is no room for another sandbox now: of memory, or in core's list. Nothing was started.
+
+    Asking again later may be in vain or not; ending sandboxes helps.
+    """
+
+    default_code = "no_memory"
 
 
 class Unforkable(RametError):
@@ -352,6 +363,7 @@ _CLASSES: dict[str, type[RametError]] = {
         RametError,
         InvalidRequest,
         LimitUnsupported,
+        NoRoom,
         IsolationError,
         Unforkable,
         SandboxEnded,

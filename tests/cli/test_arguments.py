@@ -90,7 +90,7 @@ def test_a_variable_without_value_takes_the_one_it_has_here(calls, monkeypatch):
         (["run", "--root", "/no/such/directory", "true"], "--root: /no/such/directory does not exist"),
         (["run", "--root", "/etc/passwd", "true"], "--root: /etc/passwd is not a directory"),
         (["run", "--output", "1M", "true"], "--output: needs --json"),
-        (["run", "--memory", "1G", "true"], "No such option: --memory"),
+        (["run", "--memoryx", "1G", "true"], "No such option: --memoryx"),
         (["run", "--timeout"], "Option '--timeout' requires an argument"),
         (["doctor", "now"], "Got unexpected extra argument"),
         (["root", "build"], "DIRECTORY: is missing"),

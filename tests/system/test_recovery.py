@@ -15,6 +15,7 @@ import pytest
 import _ledger
 from ramet.client import Client
 from ramet.errors import DaemonLost
+from ramet.native.cgroups import NOTE
 from system._daemons import Own, kill_hard, none_left, wait_gone
 
 PATIENCE_S = 50
@@ -144,15 +145,22 @@ def test_ten_thousand_runs_leave_everything_as_it_was(own, runtime_directory):
 
 
 def test_mounts_and_control_groups_of_the_host_are_as_they_were(own):
-    def host() -> tuple[list[str], list[str]]:
-        groups = [top for top, _, _ in os.walk("/sys/fs/cgroup") if "ramet" in top]
-        return Path("/proc/self/mountinfo").read_text().splitlines(), groups
+    def mounts() -> list[str]:
+        return Path("/proc/self/mountinfo").read_text().splitlines()
 
-    before = host()
+    def groups() -> list[str]:
+        note = Path(own.place, NOTE)
+        return note.read_text().splitlines() if note.exists() else []
+
+    before, made = mounts(), set()
     for victim in ("daemon", "core"):
+        own.pids()
+        made |= {*groups()}
         cycle(own, victim)
     daemon, core = own.pids()
+    made |= {*groups()}
     own.end()
     wait_gone(daemon)
     wait_gone(core)
-    assert host() == before
+    assert mounts() == before
+    assert [group for group in made if os.path.exists(group)] == []

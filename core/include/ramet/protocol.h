@@ -121,6 +121,7 @@ enum ramet_tag {
   RAMET_TAG_LANES = 20,     /* u32 */
   RAMET_TAG_IDLE_NS = 21,   /* u64: since a request for a sandbox arrived, or a run ended */
   RAMET_TAG_SNAPSHOT_MEMORY = 22, /* u64: bytes that stems and spares take */
+  RAMET_TAG_CGROUPS = 24, /* text: version and controllers of the cgroups that sandboxes have; absent: none */
   RAMET_TAG_SNAPSHOT_BUDGET = 23, /* u64: bytes that they may take; 0: no limit */
   /* plan */
   RAMET_TAG_SANDBOX = 30,   /* u64, chosen by the daemon, never 0 */
@@ -136,46 +137,53 @@ enum ramet_tag {
   RAMET_TAG_OWNED = 40,     /* u32: 1 = ends with the control connection */
   RAMET_TAG_RECORD = 41,    /* bytes */
   RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO, or FAULT_HOLD (tests) */
+  RAMET_TAG_MEMORY = 43,    /* u64: bytes that all processes and written files together may take; 0: any */
+  RAMET_TAG_WATCH = 44, /* u64, core to init: the same, where init has to see to it; in results, 1 if it had */
+  RAMET_TAG_CPU_QUOTA = 45, /* u64: microseconds of processor time in each 100 ms; 0: any */
+  RAMET_TAG_ENTRANCES = 46, /* u32, core to init: that many last descriptors are files that move a fork's process */
   /* command */
-  RAMET_TAG_SIGNAL = 49,  /* u32: for SIGNAL, from 1 to 64 */
+  RAMET_TAG_SIGNAL = 49, /* u32: for SIGNAL, from 1 to 64 */
   RAMET_TAG_COMMAND = 50, /* u32: number of the command in its sandbox */
-  RAMET_TAG_ARG = 51,     /* text; repeated */
-  RAMET_TAG_ENV = 52,     /* text NAME=value; repeated */
-  RAMET_TAG_CWD = 53,     /* text, absolute */
-  RAMET_TAG_UID = 54,     /* u32 */
-  RAMET_TAG_GID = 55,     /* u32 */
-  RAMET_TAG_STDIN = 56,   /* u32: index of the frame's descriptor; absent: /dev/null */
+  RAMET_TAG_ARG = 51, /* text; repeated */
+  RAMET_TAG_ENV = 52, /* text NAME=value; repeated */
+  RAMET_TAG_CWD = 53, /* text, absolute */
+  RAMET_TAG_UID = 54, /* u32 */
+  RAMET_TAG_GID = 55, /* u32 */
+  RAMET_TAG_STDIN = 56, /* u32: index of the frame's descriptor; absent: /dev/null */
   RAMET_TAG_STDOUT = 57,
   RAMET_TAG_STDERR = 58,
   RAMET_TAG_CHANNEL = 59, /* u32: index of a socket that becomes descriptor 3; absent: there is none */
   /* snapshots */
-  RAMET_TAG_SNAPSHOT = 60,     /* u32, chosen by the daemon, never 0; in CREATE: fork from it */
-  RAMET_TAG_PAUSE_NS = 61,     /* u64: how long the source stood still */
+  RAMET_TAG_SNAPSHOT = 60, /* u32, chosen by the daemon, never 0; in CREATE: fork from it */
+  RAMET_TAG_PAUSE_NS = 61, /* u64: how long the source stood still */
   RAMET_TAG_MEMORY_BYTES = 62, /* u64: pages kept in the image */
-  RAMET_TAG_FILE_BYTES = 63,   /* u64: bytes of the writable layer kept */
+  RAMET_TAG_FILE_BYTES = 63, /* u64: bytes of the writable layer kept */
   RAMET_TAG_PROCESS_COUNT = 64, /* u32 */
-  RAMET_TAG_CAPTURE_NS = 65,   /* u64: from the request to the image */
-  RAMET_TAG_STEM_NS = 66,      /* u64: from the image to a stem that can be forked */
-  RAMET_TAG_BY_TWIN = 67,      /* u32: 1 when a parked twin gave the memory, and no page was copied */
-  RAMET_TAG_ADDRESS = 68,      /* u64, between tracer and core */
-  RAMET_TAG_RESTARTED = 69,    /* bytes, tracer to core: struct restarted of capture.h */
+  RAMET_TAG_CAPTURE_NS = 65, /* u64: from the request to the image */
+  RAMET_TAG_STEM_NS = 66, /* u64: from the image to a stem that can be forked */
+  RAMET_TAG_BY_TWIN = 67, /* u32: 1 when a parked twin gave the memory, and no page was copied */
+  RAMET_TAG_ADDRESS = 68, /* u64, between tracer and core */
+  RAMET_TAG_RESTARTED = 69, /* bytes, tracer to core: struct restarted of capture.h */
   /* results */
-  RAMET_TAG_STATUS = 70,    /* u32: wait status of the command */
-  RAMET_TAG_REASON = 71,    /* u32: enum ramet_reason */
-  RAMET_TAG_USER_NS = 72,   /* u64 */
+  RAMET_TAG_STATUS = 70, /* u32: wait status of the command */
+  RAMET_TAG_REASON = 71, /* u32: enum ramet_reason */
+  RAMET_TAG_USER_NS = 72, /* u64 */
   RAMET_TAG_SYSTEM_NS = 73, /* u64 */
   RAMET_TAG_PEAK_BYTES = 74, /* u64: largest resident set of one process */
   RAMET_TAG_ELAPSED_NS = 75, /* u64: from arrival to the end of the command */
   RAMET_TAG_DISK_PEAK = 76, /* u64: bytes in the writable layer at the end */
-  RAMET_TAG_PID = 77,       /* u32: pid inside the sandbox */
+  RAMET_TAG_PID = 77, /* u32: pid inside the sandbox */
   RAMET_TAG_LINGERING = 78, /* u32: 1 when a process did not die in time (uninterruptible sleep) */
-  RAMET_TAG_SETUP_NS = 79,  /* u64: from arrival to the command's exec */
+  RAMET_TAG_SETUP_NS = 79, /* u64: from arrival to the command's exec */
+  RAMET_TAG_MEMORY_PEAK = 81, /* u64: the most that everything together took, as far as somebody looked */
+  RAMET_TAG_OOM_KILLS = 82, /* u64: processes that were killed because of the limit on memory */
+  RAMET_TAG_DISK_FULL = 83, /* u32: 1 when nothing more could be written at the end */
   RAMET_TAG_STARTED_NS = 80, /* u64, init to core, of RUN: CLOCK_MONOTONIC at the command's exec */
   /* roots */
-  RAMET_TAG_DIR = 90,   /* u32 mode, path */
-  RAMET_TAG_LINK = 91,  /* u32 length of target, target, path */
-  RAMET_TAG_FILE = 92,  /* u32 mode, u32 length of path, path, content */
-  RAMET_TAG_BIND = 93,  /* u32 flags, u32 descriptor index or FD_NONE, u32 length of source, source, target */
+  RAMET_TAG_DIR = 90, /* u32 mode, path */
+  RAMET_TAG_LINK = 91, /* u32 length of target, target, path */
+  RAMET_TAG_FILE = 92, /* u32 mode, u32 length of path, path, content */
+  RAMET_TAG_BIND = 93, /* u32 flags, u32 descriptor index or FD_NONE, u32 length of source, source, target */
   RAMET_TAG_LAYER = 94, /* u32 descriptor index or FD_NONE, path; topmost first */
   RAMET_TAG_BYTES = 95, /* raw bytes: the seccomp program */
 };
@@ -193,7 +201,9 @@ enum ramet_reason {
   RAMET_REASON_SIGNAL = 1,
   RAMET_REASON_TIMEOUT = 2,
   RAMET_REASON_KILLED = 3, /* by request, or because its owner went */
-  RAMET_REASON_LOST = 4,   /* init died unasked: a defect or the host's out-of-memory killer */
+  RAMET_REASON_LOST = 4, /* init died unasked: a defect or the host's out-of-memory killer */
+  RAMET_REASON_OOM = 5, /* killed because of the limit on memory */
+  RAMET_REASON_DISK = 6, /* a mapped file could not grow: SIGBUS, and the disk is full */
 };
 
 /* Named steps. A failure carries the step and errno; RAMET_TAG_FAULT makes one fail on purpose. */
@@ -204,6 +214,7 @@ enum ramet_step {
   RAMET_STEP_MAP_IDS = 2,
   RAMET_STEP_TAKE_IDS = 3,
   RAMET_STEP_RUN_CORE = 4,
+  RAMET_STEP_CORE_CGROUP = 5,
   /* core, once */
   RAMET_STEP_PRIVATE_MOUNTS = 10,
   RAMET_STEP_KEEP_HOST_MOUNTS = 11,
@@ -221,6 +232,7 @@ enum ramet_step {
   /* init, before hand-out */
   RAMET_STEP_INIT_PROTECT = 40,
   RAMET_STEP_INIT_IDS = 41,
+  RAMET_STEP_INIT_CGROUP = 49,
   RAMET_STEP_INIT_NETWORK = 48,
   RAMET_STEP_INIT_LOOPBACK = 42,
   RAMET_STEP_INIT_PROC = 43,
@@ -295,6 +307,7 @@ enum ramet_step {
   RAMET_STEP_CHILD_SECCOMP = 150,
   RAMET_STEP_CHILD_FAMILY = 151,
   RAMET_STEP_CHILD_MEMORY = 152,
+  RAMET_STEP_CHILD_CGROUP = 153, /* by init */
 };
 
 #endif

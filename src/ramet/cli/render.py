@@ -24,6 +24,8 @@ def amount(value: float, unit: str) -> str:
     """A limit as one would type it: ``1G``, ``300s``, ``256``."""
     if unit == "seconds":
         return f"{value:g}s" if value < 86_400 else f"{value / 3600:g}h"
+    if unit == "processors":
+        return f"{value:g}"
     number = int(value)
     for letter, scale in _SCALES if unit == "bytes" and number else ():
         if number % scale == 0:
@@ -54,6 +56,9 @@ def how_it_ended(result: CommandResult) -> str:
     limit = BY_NAME.get(result.limit or "")
     if result.reason == "timeout":
         return "out of time, every process killed"
+    if result.reason in {"oom", "disk"} and limit:
+        value = amount(result.limit_value or 0, limit.unit)
+        return f"more than its {limit.name} of {value} ({limit.option})"
     if result.reason == "signal":
         return f"ended by {result.signal}" + (f" (limit {limit.option})" if limit else "")
     return "its sandbox was ended from outside" if result.reason == "killed" else "its sandbox was lost"

@@ -21,7 +21,7 @@ from ramet._descriptors import close_all
 from ramet.client._streams import Sink, Source
 from ramet.errors import DaemonLost, RametError
 from ramet.models.operations import RunEnd, RunRequest
-from ramet.models.results import CommandResult, Usage
+from ramet.models.results import CommandResult, result_of
 from ramet.wire import messages
 
 if TYPE_CHECKING:
@@ -327,18 +327,8 @@ class Exchange:
         end = self._end
         assert end is not None  # noqa: S101  the driver's order
         out, err = self._outputs
-        return CommandResult(
-            exit_code=end.exit_code,
-            reason=end.reason,
-            signal=end.signal,
-            duration_ms=end.duration_ms,
-            setup_ms=end.setup_ms,
-            out=out.captured(),
-            err=err.captured(),
-            usage=Usage(end.user_ms, end.system_ms, end.peak_rss_bytes, end.disk_bytes),
-            single_uid=end.single_uid,
-            lingering=end.lingering,
-            encoding=self._encoding,
+        return result_of(
+            end, out.captured(), err.captured(), limits=self._request.limits, encoding=self._encoding
         )
 
     def close(self) -> None:

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from ramet._descriptors import close_all
 from ramet.client._streams import CHUNK, Sink
 from ramet.errors import DaemonError, DaemonLost, InvalidRequest, SandboxEnded
-from ramet.models.results import Captured, CommandResult, Usage
+from ramet.models import results
+from ramet.models.limits import Limits
 from ramet.models.sandboxes import SandboxInfo
 from ramet.wire import messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ramet.models.results import Captured, CommandResult
 
 
 def ended_error(info: SandboxInfo, text: str) -> SandboxEnded:
@@ -250,16 +253,4 @@ def result_of(info: SandboxInfo, out: Captured, err: Captured, encoding: str) ->
     """The result of a sandbox that has ended."""
     end = info.end
     assert end is not None  # noqa: S101  the caller's order
-    return CommandResult(
-        exit_code=end.exit_code,
-        reason=end.reason,
-        signal=end.signal,
-        duration_ms=end.duration_ms,
-        setup_ms=end.setup_ms,
-        out=out,
-        err=err,
-        usage=Usage(end.user_ms, end.system_ms, end.peak_rss_bytes, end.disk_bytes),
-        single_uid=end.single_uid,
-        lingering=end.lingering,
-        encoding=encoding,
-    )
+    return results.result_of(end, out, err, limits=Limits.of(info.limits), encoding=encoding)

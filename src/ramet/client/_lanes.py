@@ -37,12 +37,13 @@ Key = tuple["Python | None", "Limits"]
 class Known:
     """A beginning, the core that understands it, and until when it is used without asking."""
 
-    __slots__ = ("beginning", "core_id", "single_uid", "until")
+    __slots__ = ("beginning", "cgroups", "core_id", "single_uid", "until")
 
     def __init__(self, answer: dict[str, Any]) -> None:
         info = LaneInfo.from_wire(answer)
         self.core_id = info.core_id
         self.single_uid = info.single_uid
+        self.cgroups = info.cgroups
         self.beginning = Beginning(base64.b64decode(info.encoded), info.environment, info.home)
         self.until = time.monotonic() + FRESH_S
 
@@ -88,7 +89,7 @@ class Lane(Link):
         try:
             if frame.kind == p.ERROR:
                 raise self._explained(error_of(frame))
-            return run_end(frame, single_uid=self.known.single_uid)
+            return run_end(frame, single_uid=self.known.single_uid, cgroups=self.known.cgroups)
         except frames.FrameError as error:
             raise DaemonLost("core_lost", f"core sent a malformed end: {error}") from None
 

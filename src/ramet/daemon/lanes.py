@@ -42,6 +42,7 @@ class Lanes:
             environment=dict(beginning.environment),
             home=beginning.home,
             single_uid=core.single_uid,
+            cgroups=core.cgroups,
         )
 
     async def idle_s(self) -> float:

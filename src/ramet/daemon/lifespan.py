@@ -30,6 +30,7 @@ from ramet.engine import memory
 from ramet.engine.cores import Cores, Settings, Spawn
 from ramet.errors import DaemonLost, DaemonStartError, InvalidRequest, RametError
 from ramet.models.limits import parse_seconds, parse_size
+from ramet.native.cgroups import Place, find_place
 from ramet.wire.places import DAEMON_SOCKET, LOCK, LOG, is_named, make_runtime, runtime_path
 
 IDLE_S = 900.0
@@ -78,6 +79,8 @@ def serve(runtime_dir: str | None, *, ready: int | None, idle_s: float | None) -
                 _pool(),
                 (place,),
                 snapshot_memory=_snapshot_memory(),
+                memory_reserve=_memory_reserve(),
+                place=_cgroups(),
             )
             asyncio.run(live(settings, Log(log), starter, idle))
     except Exception as error:  # noqa: BLE001  the last stop: told to the starter and to the log
@@ -119,6 +122,18 @@ def _snapshot_memory() -> int:
     if (number := parse_size(text, "RAMET_SNAPSHOT_MEMORY")) < 1:
         raise InvalidRequest.of("RAMET_SNAPSHOT_MEMORY", "no snapshot fits into no memory")
     return number
+
+
+def _memory_reserve() -> int:
+    text = os.environ.get("RAMET_MEMORY_RESERVE")
+    return parse_size(text, "RAMET_MEMORY_RESERVE") if text else 0
+
+
+def _cgroups() -> Place:
+    text = os.environ.get("RAMET_CGROUPS") or "auto"
+    if text not in {"auto", "none"}:
+        raise InvalidRequest.of("RAMET_CGROUPS", f"{text!r:.40} is neither auto nor none")
+    return find_place() if text == "auto" else Place(why="switched off by RAMET_CGROUPS")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Control groups: which version, and what of it is ours to hand out.
 
-No limit of `run` needs a cgroup, so nothing here fails; memory and processor limits will.
+Nothing here fails: without cgroups memory is held by another mechanism, and what is not is refused when it is
+asked for.
 """
 
 import os
@@ -10,7 +11,8 @@ from ramet.doctor._model import Check, passed, warned
 
 __all__ = ["check_cgroups"]
 
-_WANTED = ("cpu", "io", "memory", "pids")
+_WANTED = ("cpu", "memory", "pids")
+_WITHOUT = "memory is held by core's watcher, and fewer cpus than the machine's are refused"
 
 _UNIFY = "systemd.unified_cgroup_hierarchy=1"
 _DELEGATE = (
@@ -29,18 +31,21 @@ def check_cgroups(host: Host) -> Check:
     legacy = sorted({mount.point.rpartition("/")[2] for mount in mounts if mount.type == "cgroup"})
     if unified is None:
         if not legacy:
-            return warned(name, "no cgroup file system is mounted: memory and cpu limits will not be had")
-        return warned(
-            name, f"version 1 ({', '.join(legacy)}): memory and cpu limits need version 2", _unify(host)
-        )
+            return warned(name, f"no cgroup file system is mounted: {_WITHOUT}")
+        return _check_legacy(host, legacy, "version 1")
     offered = _controllers(host, unified.point)
     if not any(controller in offered for controller in _WANTED):
-        return warned(
-            name,
-            f"hybrid: version 1 has the controllers ({', '.join(legacy)}), version 2 has none to give",
-            _unify(host),
-        )
+        return _check_legacy(host, legacy, "hybrid: version 2 has no controller to give, version 1 has them")
     return _check_delegation(host, unified.point, unified.root)
+
+
+def _check_legacy(host: Host, legacy: list[str], version: str) -> Check:
+    """Version 1 is not delegated: its cgroups are root's to make."""
+    had = [name for name in _WANTED if any(name in mounted.split(",") for mounted in legacy)]
+    if host.uid == 0 and "memory" in had:
+        return passed("cgroups", f"{version}; for each sandbox: {', '.join(had)}")
+    why = "only root can make cgroups there" if had else "without memory and cpu"
+    return warned("cgroups", f"{version} ({', '.join(legacy)}), {why}: {_WITHOUT}", _unify(host))
 
 
 def _check_delegation(host: Host, point: str, mount_root: str) -> Check:
@@ -60,7 +65,9 @@ def _check_delegation(host: Host, point: str, mount_root: str) -> Check:
     if delegated is None:
         systemd = host.exists("/run/systemd/system") and host.uid != 0
         return warned(
-            name, f"version 2, but {own} is not delegated to this user", _SCOPE if systemd else None
+            name,
+            f"version 2, but {own} is not delegated to this user: {_WITHOUT}",
+            _SCOPE if systemd else None,
         )
     had = _controllers(host, delegated)
     lacking = [controller for controller in _WANTED if controller not in had]

@@ -20,13 +20,14 @@ from ramet.engine.definitions import Definitions, Host, refuse
 from ramet.engine.runs import kill_payload
 from ramet.engine.sandboxes import Sandboxes
 from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametError
-from ramet.models.operations import CoreStatus
+from ramet.models.operations import CoreStatus, RunEnd
 from ramet.native import _protocol as p
-from ramet.native import frames
+from ramet.native import cgroups, frames
 from ramet.native.core import CoreConnection
 from ramet.native.faults import error_of
 from ramet.native.launch import UCRED, Launched, Start, reap, sender_pid, start_core
 from ramet.native.locate import find_program
+from ramet.native.runs import run_end
 from ramet.store.places import data_path, make_overflow
 
 SOCKET = "core.sock"
@@ -43,6 +44,7 @@ class Core:
         self.core_id = launched.core_id
         self.program = launched.program
         self.single_uid = launched.single_uid
+        self.cgroups = launched.cgroups
         self.active = 0
         self.alive = True
         # Random, so that no sandbox of an adopted core has the number.
@@ -50,7 +52,7 @@ class Core:
         self._last_snapshot = secrets.randbits(31)
         self.connection = CoreConnection(launched.sock, on_event=self._event, on_lost=self._lost)
         settings = cores.settings
-        host = Host(settings.core_program(), launched.pid, settings.lends, settings.private)
+        host = Host(settings.core_program(), launched.pid, settings.lends, settings.private, launched.cgroups)
         self.definitions = Definitions(self.connection, host, cores.spawn)
         self._cores = cores
 
@@ -63,6 +65,14 @@ class Core:
         """A number for a snapshot, never 0."""
         self._last_snapshot = self._last_snapshot % (1 << 31) + 1
         return self._last_snapshot
+
+    def run_end(self, frame: frames.Frame) -> RunEnd:
+        """The end of a sandbox of this core. Raises FrameError."""
+        return run_end(frame, single_uid=self.single_uid, cgroups=self.cgroups)
+
+    def ended_as(self, end: RunEnd, **changes: Any) -> RunEnd:
+        """`end`, changed, with what holds for everything in this core."""
+        return end._replace(single_uid=self.single_uid, cgroups=self.cgroups, **changes)
 
     def end_sandbox(self, sandbox: int) -> None:
         """Ask core to end a sandbox; that it may have ended by itself is no error."""
@@ -87,6 +97,7 @@ class Core:
             idle_s=round(found.u64(p.TAG_IDLE_NS) / 1e9, 3),
             snapshot_memory=found.u64(p.TAG_SNAPSHOT_MEMORY),
             snapshot_budget=found.u64(p.TAG_SNAPSHOT_BUDGET),
+            cgroups=self.cgroups,
         )
 
     def _event(self, frame: frames.Frame) -> None:
@@ -104,7 +115,9 @@ class Settings:
 
     `snapshot_memory` are the bytes that snapshots may take in memory, 0: any. `private` are paths that no
     root shows. `data` is where snapshots are kept, by default where the
-    environment says. `lends`: mounts are lent to core, which real root's core needs.
+    environment says. `memory_reserve` are the bytes that the machine keeps, 0: core's choice.
+    `place` is where sandboxes can have cgroups. `lends`: mounts are lent to core, which real root's core
+    needs.
     """
 
     directory: int
@@ -116,6 +129,8 @@ class Settings:
     program: Path | None = None
     data: str | None = None
     snapshot_memory: int = 0
+    memory_reserve: int = 0
+    place: cgroups.Place = cgroups.NOWHERE
     lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
 
     def core_program(self) -> Path:
@@ -153,7 +168,7 @@ class Cores:
         if self.running is core:
             self.running = None
         self.sandboxes.core_lost(core)
-        self.spawn(self._reap(core.pid))
+        self.spawn(self._bury(core.pid))
 
     async def close(self) -> None:
         """End core and everything in it, and wait until it is gone."""
@@ -166,7 +181,7 @@ class Cores:
                     await core.connection.ask(p.SHUTDOWN)
             core.connection.close()
             core.alive = False
-            await self._reap(core.pid)
+            await self._bury(core.pid)
         # Core removes it where it can: not in a directory of real root's.
         self._remove_socket()
 
@@ -218,6 +233,7 @@ class Cores:
         settings = self.settings
         program = settings.core_program()
         self._remove_socket()  # a core that was killed leaves it behind
+        cgroups.remove_noted(settings.directory)
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
             contextlib.ExitStack() as opened,
@@ -237,6 +253,8 @@ class Cores:
                 pool=settings.pool,
                 snapshot_memory=settings.snapshot_memory,
                 spill=overflow,
+                memory_reserve=settings.memory_reserve,
+                place=settings.place,
             )
             try:
                 return start_core(start)
@@ -277,10 +295,16 @@ class Cores:
             found.u64(p.TAG_CORE_ID),
             found.text(p.TAG_PROGRAM),
             bool(found.u32(p.TAG_SINGLE_UID)),
+            found.text(p.TAG_CGROUPS),
         )
 
     def _address(self) -> str:
         return f"/proc/self/fd/{self.settings.directory}/{SOCKET}"
+
+    async def _bury(self, pid: int) -> None:
+        """Wait until a core is gone, and remove its cgroups, which only now are empty."""
+        await self._reap(pid)
+        await asyncio.to_thread(cgroups.remove_noted, self.settings.directory)
 
     async def _reap(self, pid: int) -> None:
         """Wait until core is gone from the process table; it is pid 1 inside, so nothing is left then."""

@@ -55,6 +55,7 @@ class Defined:
     fixed: bytes
     checked: float
     stamp: tuple[int, ...] | None
+    cgroups: str = ""
     beginnings: dict[Limits, Beginning] = dataclasses.field(default_factory=dict)
 
     def beginning(self, limits: Limits) -> Beginning:
@@ -65,14 +66,14 @@ class Defined:
         if known is None:
             if len(self.beginnings) >= 64:
                 self.beginnings.clear()
-            encoded = self.fixed + plan.limits_part(key)
+            encoded = self.fixed + plan.limits_part(key, self.cgroups)
             known = self.beginnings[key] = Beginning(encoded, self.environment, self.home)
         return known
 
     def create(self, limits: Limits, standing: bytes) -> bytes:
         """The payload of CREATE; `standing` is from `plan.standing_part`. Raises InvalidRequest."""
         place = u32(p.TAG_ROOT, self.number) + u32(p.TAG_FILTER, self.filter_number)
-        return b"".join((place, standing, plan.limits_part(limits)))
+        return b"".join((place, standing, plan.limits_part(limits, self.cgroups)))
 
     def spawn(self, request: RunRequest, sandbox: int, streams: bytes) -> bytes:
         """The payload of SPAWN."""
@@ -88,6 +89,7 @@ class Host:
     core_pid: int
     lends: bool
     private: tuple[str, ...] = ()
+    cgroups: str = ""
 
 
 class Definitions:
@@ -187,6 +189,7 @@ class Definitions:
             fixed=plan.fixed_part(number, self.filter_number),
             checked=time.monotonic(),
             stamp=before,
+            cgroups=self._host.cgroups,
         )
         replaced = self._roots.pop(key, None)
         self._roots[key] = defined

@@ -11,9 +11,10 @@ import resource
 import struct
 from typing import TYPE_CHECKING
 
+from ramet.engine import memory
 from ramet.engine.root import Dir, File, RootSpec, Symlink
 from ramet.errors import InvalidRequest
-from ramet.models.limits import LIMITS, Limits
+from ramet.models.limits import LIMITS, Limits, check_enforceable
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, text, u32, u64
 from ramet.native.runs import STREAM_TAGS
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from ramet.models.operations import RunRequest
 
 HOSTNAME = "ramet"
+MACHINE_SHARE = 0.75
+PERIOD_US = 100_000
+"""Microseconds; cgroups.h's."""
 _RLIMIT = struct.Struct("<IIQQ").pack
 
 # What the guest would otherwise inherit from the daemon: resource, soft, hard.
@@ -34,6 +38,9 @@ _FIXED = (
     (resource.RLIMIT_CORE, 1, 1),
     (resource.RLIMIT_STACK, 8 << 20, resource.RLIM_INFINITY),
     (resource.RLIMIT_MEMLOCK, 64 << 20, 64 << 20),
+    # Counted for all sandboxes of a user together as well.
+    (resource.RLIMIT_SIGPENDING, 1024, 1024),
+    (resource.RLIMIT_MSGQUEUE, 819_200, 819_200),
     (resource.RLIMIT_NICE, 0, 0),
     (resource.RLIMIT_RTPRIO, 0, 0),
 )
@@ -72,6 +79,19 @@ def _processes(limits: Limits) -> int:
     return max(1, _bounded(limits, "processes", _hard_limit(resource.RLIMIT_NPROC) - 1))
 
 
+def _memory(limits: Limits) -> int:
+    """The limit; as a default no more than most of what the machine has, which a runaway must leave alive."""
+    everything = memory.available()[1]
+    if "memory" in limits.asked() or not everything:
+        return limits.takeable
+    return min(limits.takeable, int(everything * MACHINE_SHARE))
+
+
+def _quota(limits: Limits) -> int:
+    """Processor time in each period; 0 where the machine has no more to give."""
+    return 0 if limits.cpus >= (os.cpu_count() or 1) else max(1000, int(limits.cpus * PERIOD_US))
+
+
 def _rlimit(number: int, soft: int, hard: int) -> bytes:
     hard = min(_INFINITY if hard == resource.RLIM_INFINITY else hard, _hard_limit(number))
     return raw(p.TAG_RLIMIT, _RLIMIT(number, 0, min(soft, hard), hard))
@@ -82,11 +102,17 @@ def _hard_limit(number: int) -> int:
     return _INFINITY if hard == resource.RLIM_INFINITY else hard
 
 
-def limits_part(limits: Limits) -> bytes:
-    """Everything in a plan that follows from `limits` but the deadline. Raises InvalidRequest."""
+def limits_part(limits: Limits, cgroups: str) -> bytes:
+    """Everything in a plan that follows from `limits` but the deadline.
+
+    Raises InvalidRequest, LimitUnsupported for what a core with these cgroups cannot enforce.
+    """
+    check_enforceable(limits, cgroups, os.cpu_count() or 1)
     return b"".join(
         (
-            u64(p.TAG_DISK_BYTES, limits.disk),
+            u64(p.TAG_MEMORY, _memory(limits)),
+            u64(p.TAG_CPU_QUOTA, _quota(limits)),
+            u64(p.TAG_DISK_BYTES, limits.writable),
             u64(p.TAG_DISK_INODES, limits.inodes),
             u64(p.TAG_PROCESSES, _processes(limits)),
             *rlimit_parts(limits),

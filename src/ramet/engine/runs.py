@@ -12,7 +12,7 @@ from ramet._descriptors import close_all
 from ramet.errors import DaemonLost, InternalError, RametError
 from ramet.native import _protocol as p
 from ramet.native.frames import Frame, FrameError, u64
-from ramet.native.runs import explained, run_end
+from ramet.native.runs import explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,13 +85,13 @@ class Run:
 
     def _answered(self, answer: Frame | RametError) -> None:
         core, self.core = self.core, None
-        if core is not None:
-            core.active -= 1
+        assert core is not None  # noqa: S101  it is answered once
+        core.active -= 1
         if isinstance(answer, RametError):
             self._finish(explained(answer, self._request))
             return
         try:
-            self._finish(run_end(answer, single_uid=core is None or core.single_uid))
+            self._finish(core.run_end(answer))
         except FrameError as error:
             self._finish(InternalError("internal", f"core sent a malformed end: {error}"))
 

@@ -26,18 +26,17 @@ from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
 from ramet.models.names import near
-from ramet.models.operations import RunEnd
-from ramet.models.results import signal_name
 from ramet.models.sandboxes import ForkReport, ForkRequest
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
-from ramet.native.runs import explained, run_end
+from ramet.native.runs import end_of, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ramet.engine.cores import Core, Cores
     from ramet.models.limits import Limits
+    from ramet.models.operations import RunEnd
     from ramet.models.sandboxes import (
         Child,
         CreateRequest,
@@ -141,7 +140,7 @@ class Sandboxes:
             raise _no_descriptors(error) from None
         try:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
-            sandbox.setup_ms = _setup_ms(await self._ask(sandbox, p.CREATE, payload, []))
+            _learn_birth(sandbox, await self._ask(sandbox, p.CREATE, payload, []))
             streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
             spawn = root.spawn(run, sandbox.number, streams)
             started = await self._ask(sandbox, p.SPAWN, spawn, channel.take_theirs())
@@ -247,11 +246,11 @@ class Sandboxes:
                     u32(p.TAG_SNAPSHOT, image.number),
                     self._standing(sandbox, own.timeout),
                     plan.streams_part(COMMAND, channel=image.kernel is not None),
-                    plan.limits_part(limits),
+                    plan.limits_part(limits, image.core.cgroups),
                 )
             )
             made = await self._ask(sandbox, p.CREATE, payload, channel.take_theirs())
-            sandbox.setup_ms = _setup_ms(made)
+            _learn_birth(sandbox, made)
             self._stands(sandbox, channel)
         except RametError:
             channel.close()
@@ -360,7 +359,7 @@ class Sandboxes:
         self.snapshots.close()
         for sandbox in list(self._living.values()):
             sandbox.note = sandbox.note or "the daemon ended"
-            self._finish(sandbox, LOST._replace(reason="killed", single_uid=sandbox.core.single_uid))
+            self._finish(sandbox, sandbox.core.ended_as(LOST, reason="killed"))
 
     # --- core's words -------------------------------------------------------------------------------------
 
@@ -378,7 +377,7 @@ class Sandboxes:
                 if found.u32(p.TAG_COMMAND) == COMMAND:
                     sandbox.command_ended(_exit_of(found, sandbox))
             elif frame.kind == p.ENDED:
-                self._finish(sandbox, run_end(frame, single_uid=sandbox.core.single_uid))
+                self._finish(sandbox, sandbox.core.run_end(frame))
         except FrameError:
             # Core is not believed less for one frame: what depends on it will time out by name.
             return
@@ -391,6 +390,7 @@ class Sandboxes:
         sandbox = Sandbox.from_record(core, number, told.get(p.TAG_RECORD, b""))
         if sandbox is None:
             return False
+        sandbox.watched = bool(told.u64(p.TAG_WATCH))
         self._living[number] = sandbox
         sandbox.attach()
         sandbox.leave()
@@ -407,7 +407,7 @@ class Sandboxes:
         self.snapshots.core_lost(core)
         for sandbox in [one for one in self._living.values() if one.core is core]:
             sandbox.note = sandbox.note or "core ended"
-            self._finish(sandbox, LOST._replace(single_uid=core.single_uid))
+            self._finish(sandbox, core.ended_as(LOST))
 
     # --- the list -----------------------------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ class Sandboxes:
     async def _ask(self, sandbox: Sandbox, kind: int, payload: bytes, fds: list[int]) -> Frame:
         frame = await sandbox.core.connection.begin(kind, payload, fds)
         if frame.kind == p.ENDED:  # before it stood
-            self._finish(sandbox, run_end(frame, single_uid=sandbox.core.single_uid))
+            self._finish(sandbox, sandbox.core.run_end(frame))
         if sandbox.end is not None:
             raise sandbox.refusal()
         return frame
@@ -497,24 +497,19 @@ def _no_descriptors(error: OSError) -> RametError:
     return RametError("busy", f"no pipes can be made: {error.strerror}", errno=error.errno)
 
 
-def _setup_ms(frame: Frame) -> float:
-    return attributes(frame.payload).u64(p.TAG_SETUP_NS) / 1e6
+def _learn_birth(sandbox: Sandbox, made: Frame) -> None:
+    found = attributes(made.payload)
+    sandbox.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
+    sandbox.watched = bool(found.u64(p.TAG_WATCH))
 
 
 def _exit_of(found: Attributes, sandbox: Sandbox) -> RunEnd:
     """How a command ended of which core told by EXITED. Raises FrameError."""
-    status = found.u32(p.TAG_STATUS)
-    signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    return RunEnd(
-        exit_code=128 + signal if signal else os.WEXITSTATUS(status),
-        reason="signal" if signal else "exit",
-        signal=signal_name(signal) if signal else None,
+    return end_of(found)._replace(
         duration_ms=max(0.0, (time.time() - sandbox.created) * 1e3),
         setup_ms=sandbox.setup_ms,
-        user_ms=found.u64(p.TAG_USER_NS) / 1e6,
-        system_ms=found.u64(p.TAG_SYSTEM_NS) / 1e6,
-        peak_rss_bytes=found.u64(p.TAG_PEAK_BYTES),
-        disk_bytes=found.u64(p.TAG_DISK_PEAK),
+        memory_limit=sandbox.limits.takeable,
+        disk_limit=sandbox.limits.writable,
         single_uid=sandbox.core.single_uid,
-        lingering=False,
+        cgroups=sandbox.cgroups,
     )

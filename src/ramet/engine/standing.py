@@ -94,6 +94,8 @@ class Sandbox:
         self.ground = Ground()
         self.spare = False
         """Forked ahead, and nobody's yet."""
+        self.watched = False
+        """Its memory is bounded by its init and not by a cgroup."""
         self.note: str | None = None
         """Who had it ended."""
         self.gone = asyncio.Event()
@@ -113,6 +115,11 @@ class Sandbox:
     def hostname(self) -> str:
         """What it is called inside."""
         return hostname_of(self.name, self.id)
+
+    @property
+    def cgroups(self) -> str:
+        """Which cgroups hold its limits, as in `ramet.models.limits.enforced_by`."""
+        return "" if self.watched else self.core.cgroups
 
     @property
     def shown(self) -> bool:
@@ -155,6 +162,8 @@ class Sandbox:
             kernel=origin.kernel,
             epoch=origin.epoch,
             metadata=origin.metadata,
+            limits=self.limits.asked(),
+            cgroups=self.cgroups,
         )
 
     # --- the record in core -------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """The one table of limits.
 
-Only limits that need no cgroup are here. Each has a finite default and a mechanism that enforces it, which
-every result repeats in `enforced_by`. A limit that is asked for and is not in the table is refused by name
-(LimitUnsupported), never ignored.
+Each has a finite default and a mechanism that enforces it, which every result repeats in `enforced_by`. Some
+are enforced by cgroups where core has them, and by something else, or not at all, where it has none. A limit
+that is asked for and cannot be enforced is refused by name (LimitUnsupported), never ignored.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from types import MappingProxyType
@@ -19,13 +20,19 @@ from ramet.models.names import near
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+WATCHER = "core watcher"
+MACHINE = "machine"
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 WALL_MAX_S = 7 * 86400.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitSpec:
-    """One row of the table. `default`, `minimum` and `maximum` are in `unit` (count, bytes or seconds)."""
+    """One row of the table. `default`, `minimum` and `maximum` are in `unit`.
+
+    `enforced_by` is what enforces it without cgroups; with them it is the cgroup's `controller`, if there is
+    one for it.
+    """
 
     name: str
     unit: str
@@ -36,12 +43,20 @@ class LimitSpec:
     summary: str
     option: str
     rlimit: str | None = None
+    controller: str | None = None
 
 
+# memory: the default is there against runaways. It counts what is written too, which is held in RAM.
+# cpus: the default is above any machine, and what is not below the machine's needs no enforcing.
 # address_space: programs reserve far more than they touch (V8 1 TiB, AddressSanitizer 16 TiB), so the default
 # only stops runaways; it is no limit of memory. file_size also counts for memfds, which databases make large
 # and sparse.
 LIMITS: tuple[LimitSpec, ...] = (
+    LimitSpec("memory", "bytes", 4 * GIB, 8 * MIB, 64 * TIB,
+              WATCHER, "memory of all processes and of what is written, with swap", "--memory",
+              controller="memory"),
+    LimitSpec("cpus", "processors", 4096.0, 0.01, 4096.0,
+              MACHINE, "processors' worth of time", "--cpus", controller="cpu"),
     LimitSpec("processes", "count", 256, 1, 4_194_304,
               "rlimit", "processes and threads at once", "--pids", "NPROC"),
     LimitSpec("open_files", "count", 4096, 8, 1_048_576,
@@ -61,8 +76,24 @@ LIMITS: tuple[LimitSpec, ...] = (
     LimitSpec("output", "bytes", 8 * MIB, 0, 1 * GIB,
               "client", "bytes kept of each output stream, half head, half tail", "--output"),
 )  # fmt: skip
+DISK_SHARE = 0.75
+"""Of a limit on memory that was asked for, what may be written, unless that was asked for too."""
 BY_NAME: Mapping[str, LimitSpec] = MappingProxyType({spec.name: spec for spec in LIMITS})
-ENFORCED_BY: Mapping[str, str] = MappingProxyType({spec.name: spec.enforced_by for spec in LIMITS})
+
+
+@functools.cache
+def enforced_by(cgroups: str) -> Mapping[str, str]:
+    """What enforces each limit on a core with these cgroups: "" for none, else as ``2 cpu memory pids``."""
+    version, *controllers = cgroups.split() or [""]
+    return MappingProxyType(
+        {
+            spec.name: f"cgroup v{version}" if spec.controller in controllers else spec.enforced_by
+            for spec in LIMITS
+        }
+    )
+
+
+ENFORCED_BY = enforced_by("")
 
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 _SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -111,6 +142,16 @@ def parse_seconds(value: object, field: str) -> float:
     return value if scale == 1.0 else value * scale
 
 
+def _parse_fraction(value: object, field: str) -> float:
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,20}(?:\.[0-9]{1,20})?\s*", value):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidRequest.of(field, f"{shown(value)} is not a number of processors")
+    if not -1e6 < value < 1e6:  # an infinity, none at all, or more than a float holds
+        raise InvalidRequest.of(field, f"{shown(value)} is out of range", code="out_of_range")
+    return float(value)
+
+
 def parse_limit(spec: LimitSpec, value: object, field: str) -> int | float:
     """`value` in the unit of `spec`, within its bounds. Raises InvalidRequest naming `field`."""
     number: int | float
@@ -120,6 +161,8 @@ def parse_limit(spec: LimitSpec, value: object, field: str) -> int | float:
             number = math.ceil(number)
     elif spec.unit == "bytes":
         number = parse_size(value, field)
+    elif spec.unit == "processors":
+        number = _parse_fraction(value, field)
     elif isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,20}\s*", value):
         number = int(value)
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -140,6 +183,8 @@ class Limits:
     is not in the table.
     """
 
+    memory: int
+    cpus: float
     processes: int
     open_files: int
     file_size: int
@@ -153,6 +198,8 @@ class Limits:
     def __init__(
         self,
         *,
+        memory: int | str | None = None,
+        cpus: float | str | None = None,
         processes: int | str | None = None,
         open_files: int | str | None = None,
         file_size: int | str | None = None,
@@ -167,10 +214,13 @@ class Limits:
         for name, value in unsupported.items():
             if value is not None:
                 raise unsupported_limit(name)
-        asked = (processes, open_files, file_size, disk, inodes, address_space, cpu_seconds, wall, output)
-        for spec, given in zip(LIMITS, asked, strict=True):
+        sizes = (processes, open_files, file_size, disk, inodes, address_space, cpu_seconds, wall, output)
+        for spec, given in zip(LIMITS, (memory, cpus, *sizes), strict=True):
             number = spec.default if given is None else parse_limit(spec, given, f"limits.{spec.name}")
             object.__setattr__(self, spec.name, number)
+        if memory is not None and disk is not None and self.disk > self.memory:
+            text = f"{self.disk} bytes are more than limits.memory, {self.memory}, of which they are a part"
+            raise InvalidRequest.of("limits.disk", text, code="out_of_range")
 
     @classmethod
     def of(cls, value: Limits | Mapping[str, Any] | None) -> Limits:
@@ -193,6 +243,20 @@ class Limits:
         """The same limits with some changed; values as for the constructor."""
         return type(self)(**{**self.asked(), **changes})
 
+    @property
+    def writable(self) -> int:
+        """The bytes that may be written: ``disk``, or less if what was asked for of ``memory`` is less."""
+        asked = self.asked()
+        if "memory" in asked and "disk" not in asked:
+            return min(self.disk, int(self.memory * DISK_SHARE))
+        return self.disk
+
+    @property
+    def takeable(self) -> int:
+        """The memory that may be taken: ``memory``, and what was asked for of ``disk`` beyond its default."""
+        more = max(0, self.disk - int(BY_NAME["disk"].default))
+        return self.memory if "memory" in self.asked() else self.memory + more
+
     def without_deadline(self) -> Self:
         """The same with the default ``wall``."""
         return self if self.wall == DEFAULT_LIMITS.wall else self.replace(wall=DEFAULT_LIMITS.wall)
@@ -210,10 +274,22 @@ def unsupported_limit(name: str) -> LimitUnsupported:
     known = "; ".join([", ".join(BY_NAME), *([meant] if meant else [])])
     return LimitUnsupported(
         "limit_unsupported",
-        f"limits.{name}: cannot be enforced here; cgroup limits (memory, cpus, io …) are not supported yet",
+        f"limits.{name}: there is no such limit",
         field=f"limits.{name}",
         hint=f"supported limits: {known}",
     )
+
+
+def check_enforceable(limits: Limits, cgroups: str, processors: int) -> None:
+    """Refuse what was asked for and cannot be enforced with these cgroups on a machine of `processors`."""
+    if limits.cpus < processors and "cpu" not in cgroups.split():
+        raise LimitUnsupported(
+            "limit_unsupported",
+            f"limits.cpus: {limits.cpus:g} of {processors} processors cannot be enforced without cgroups",
+            field="limits.cpus",
+            hint="`ramet doctor` says what is missing for cgroups; without them a limit below the machine's "
+            "processors is refused",
+        )
 
 
 DEFAULT_LIMITS = Limits()

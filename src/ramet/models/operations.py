@@ -259,6 +259,7 @@ class CoreStatus:
     idle_s: float
     snapshot_memory: int = 0
     snapshot_budget: int = 0
+    cgroups: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -351,6 +352,11 @@ class RunEnd(NamedTuple):
     disk_bytes: int
     single_uid: bool
     lingering: bool
+    memory_peak: int = 0
+    oom_kills: int = 0
+    memory_limit: int = 0
+    disk_limit: int = 0
+    cgroups: str = ""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
@@ -396,7 +402,7 @@ class LaneRequest:
 class LaneInfo:
     """The beginning of every plan with the limits asked for, and which core understands it.
 
-    `encoded` is base64 of attributes of core/PROTOCOL.md.
+    `encoded` is base64 of attributes of core/PROTOCOL.md; `cgroups` as in `ramet.models.limits.enforced_by`.
     """
 
     core_id: str
@@ -404,6 +410,7 @@ class LaneInfo:
     environment: Mapping[str, str]
     home: str
     single_uid: bool
+    cgroups: str = ""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""

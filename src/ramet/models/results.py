@@ -8,15 +8,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ramet.errors import CommandFailed
-from ramet.models.limits import ENFORCED_BY
+from ramet.models.limits import DEFAULT_LIMITS, ENFORCED_BY, Limits, enforced_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Reason = Literal["exit", "signal", "timeout", "killed", "lost"]
+    from ramet.models.operations import RunEnd
+
+Reason = Literal["exit", "signal", "timeout", "oom", "disk", "killed", "lost"]
 EXIT_TIMEOUT = 124
 """Exit code of a command that ran out of time, as of timeout(1)."""
 
+_LIMIT_OF_REASON = MappingProxyType({"timeout": "wall", "oom": "memory", "disk": "disk"})
 _LIMIT_OF_SIGNAL = MappingProxyType({"SIGXCPU": "cpu_seconds", "SIGXFSZ": "file_size"})
 
 
@@ -60,14 +63,17 @@ class Captured:
 class Usage:
     """What the command and its descendants used.
 
-    `peak_rss_bytes` is the largest resident set of any one process, not their sum; `disk_bytes` is what the
-    writable layer held at the end.
+    `peak_rss_bytes` is the largest resident set of any one process, not their sum; `peak_memory_bytes` is the
+    most that all of them and what was written took together, as far as that was looked at; `disk_bytes` is
+    what the writable layer held at the end. `oom_kills` counts processes that the limit ``memory`` killed.
     """
 
     user_ms: float = 0.0
     system_ms: float = 0.0
     peak_rss_bytes: int = 0
     disk_bytes: int = 0
+    peak_memory_bytes: int = 0
+    oom_kills: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,8 +82,10 @@ class CommandResult:
 
     `exit_code` is the command's own; 124 when it ran out of time; 128+n when signal n ended it. `reason` says
     who ended it: ``exit`` (itself), ``signal`` (a signal of its own making or the kernel's, named in
-    `signal`), ``timeout``, ``killed`` (by request or because its owner went), ``lost`` (the sandbox's init
-    was killed from outside). `limit` names the limit that ended it, where that is known.
+    `signal`), ``timeout``, ``oom`` (it, or what it waited for, was killed for the limit ``memory``), ``disk``
+    (a file that it had mapped could not grow), ``killed`` (by request or because its owner went), ``lost``
+    (the sandbox's init was killed from outside). `limit` names the limit that ended it, where that is known;
+    `limit_value` is that limit, and `peak` what was used of it, where that is measured.
 
     `duration_ms` counts from the request's arrival in core to the end of the command, `setup_ms` to its exec.
     `enforced_by` tells the mechanism behind each limit. `lingering` is true when a process could not be
@@ -92,6 +100,8 @@ class CommandResult:
     out: Captured = dataclasses.field(default_factory=Captured, repr=False)
     err: Captured = dataclasses.field(default_factory=Captured, repr=False)
     usage: Usage = dataclasses.field(default_factory=Usage)
+    limit_value: float | None = None
+    peak: int | None = None
     enforced_by: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(ENFORCED_BY), repr=False)
     single_uid: bool = True
     lingering: bool = False
@@ -111,11 +121,7 @@ class CommandResult:
     @property
     def limit(self) -> str | None:
         """Name of the limit that ended the command, or None."""
-        if self.reason == "timeout":
-            return "wall"
-        if self.reason == "signal" and self.signal:
-            return _LIMIT_OF_SIGNAL.get(self.signal)
-        return None
+        return limit_of(self.reason, self.signal)
 
     @property
     def stdout(self) -> str:
@@ -163,6 +169,8 @@ class CommandResult:
             return "ran out of time"
         if self.reason == "signal":
             return f"was ended by {self.signal}"
+        if self.reason in _LIMIT_OF_REASON:
+            return f"exceeded its limit of {self.limit}"
         if self.reason != "exit":
             return f"was ended from outside ({self.reason})"
         return f"ended with exit code {self.exit_code}"
@@ -177,6 +185,8 @@ class CommandResult:
             "signal": self.signal,
             "timed_out": self.timed_out,
             "limit": self.limit,
+            "limit_value": self.limit_value,
+            "peak": self.peak,
             "duration_ms": self.duration_ms,
             "setup_ms": self.setup_ms,
             "truncated": self.truncated,
@@ -187,6 +197,47 @@ class CommandResult:
             "single_uid": self.single_uid,
             "lingering": self.lingering,
         }
+
+
+def limit_of(reason: str, signal: str | None) -> str | None:
+    """Name of the limit that ends a command for this reason, with this signal; None when none does."""
+    if reason == "signal" and signal:
+        return _LIMIT_OF_SIGNAL.get(signal)
+    return _LIMIT_OF_REASON.get(reason)
+
+
+def result_of(
+    end: RunEnd, out: Captured, err: Captured, *, limits: Limits = DEFAULT_LIMITS, encoding: str = "utf-8"
+) -> CommandResult:
+    """The result of a command with these limits, which ended so and wrote that."""
+    limit = limit_of(end.reason, end.signal)
+    peaks = {"memory": end.memory_peak, "disk": end.disk_bytes}
+    return CommandResult(
+        exit_code=end.exit_code,
+        reason=end.reason,
+        signal=end.signal,
+        duration_ms=end.duration_ms,
+        setup_ms=end.setup_ms,
+        out=out,
+        err=err,
+        usage=Usage(
+            end.user_ms, end.system_ms, end.peak_rss_bytes, end.disk_bytes, end.memory_peak, end.oom_kills
+        ),
+        limit_value=_value_of(limit, end, limits),
+        peak=peaks.get(limit or ""),
+        enforced_by=enforced_by(end.cgroups),
+        single_uid=end.single_uid,
+        lingering=end.lingering,
+        encoding=encoding,
+    )
+
+
+def _value_of(limit: str | None, end: RunEnd, limits: Limits) -> float | None:
+    if limit is None:
+        return None
+    # Core says what it was: a default may be more than the machine has.
+    told = {"memory": end.memory_limit, "disk": end.disk_limit}.get(limit)
+    return told or getattr(limits, limit)
 
 
 def signal_name(number: int) -> str:

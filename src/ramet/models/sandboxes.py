@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from ramet.errors import InvalidRequest, LimitUnsupported
-from ramet.models.limits import BY_NAME, Limits, parse_limit, parse_seconds, shown
+from ramet.models.limits import BY_NAME, Limits, enforced_by, parse_limit, parse_seconds, shown
 from ramet.models.names import check_name, check_text
 from ramet.models.operations import Python, RunEnd, RunRequest
+from ramet.models.results import limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ SNAPSHOT_METADATA_MAX = 4 << 20
 """As `METADATA_MAX`, of a snapshot: a template has its recipe and its log there."""
 BUILT_IN = {"python": "python", "bash": "bash", "node": "node", "base": "bash"}
 """Names of templates that are made on their first use, and the kernels in them."""
-FORK_LIMITS = ("disk", "inodes", "wall", "output")
+FORK_LIMITS = ("memory", "cpus", "disk", "inodes", "wall", "output")
 """Limits that a child can have otherwise than its parent: those that are not in the copied process."""
 
 
@@ -466,6 +467,7 @@ class SandboxInfo:
     are None for what was not forked from a running sandbox. `single_uid` is true when only one user id exists
     inside. `end` is how it ended, `note` who ended it, where the command did not. `kernel` tells of one that
     runs code; `epoch` counts the forks from its first ancestor on; `metadata` is what its maker noted of it.
+    `limits` are those that differ from the defaults; `cgroups` says which core has for them.
     """
 
     id: str
@@ -488,6 +490,13 @@ class SandboxInfo:
     kernel: KernelRef | None = None
     epoch: int = 0
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    cgroups: str = ""
+
+    @property
+    def enforced_by(self) -> Mapping[str, str]:
+        """What enforces each limit."""
+        return enforced_by(self.cgroups)
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
@@ -518,11 +527,17 @@ class SandboxInfo:
             return f"exit code {end.exit_code}"
         if end.reason == "timeout":
             return "its time was up"
+        if limit := limit_of(end.reason, None):
+            return f"its limit of {limit} was exceeded"
         return end.signal or f"{end.reason}: {self.note or 'nobody said why'}"
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object for people, with the end by its names."""
-        return {**self.to_wire(), "end": None if self.end is None else self.end._asdict()}
+        return {
+            **self.to_wire(),
+            "enforced_by": dict(self.enforced_by),
+            "end": None if self.end is None else self.end._asdict(),
+        }
 
 
 _INFO_FIELDS = tuple(field.name for field in dataclasses.fields(SandboxInfo))

@@ -83,6 +83,7 @@ TAG_PROGRAM = 19
 TAG_LANES = 20
 TAG_IDLE_NS = 21
 TAG_SNAPSHOT_MEMORY = 22
+TAG_CGROUPS = 24
 TAG_SNAPSHOT_BUDGET = 23
 TAG_SANDBOX = 30
 TAG_ROOT = 31
@@ -97,6 +98,10 @@ TAG_WALL_NS = 39
 TAG_OWNED = 40
 TAG_RECORD = 41
 TAG_FAULT = 42
+TAG_MEMORY = 43
+TAG_WATCH = 44
+TAG_CPU_QUOTA = 45
+TAG_ENTRANCES = 46
 TAG_SIGNAL = 49
 TAG_COMMAND = 50
 TAG_ARG = 51
@@ -128,6 +133,9 @@ TAG_DISK_PEAK = 76
 TAG_PID = 77
 TAG_LINGERING = 78
 TAG_SETUP_NS = 79
+TAG_MEMORY_PEAK = 81
+TAG_OOM_KILLS = 82
+TAG_DISK_FULL = 83
 TAG_STARTED_NS = 80
 TAG_DIR = 90
 TAG_LINK = 91
@@ -148,6 +156,8 @@ REASON_SIGNAL = 1
 REASON_TIMEOUT = 2
 REASON_KILLED = 3
 REASON_LOST = 4
+REASON_OOM = 5
+REASON_DISK = 6
 
 # enum ramet_step
 STEP_NONE = 0
@@ -155,6 +165,7 @@ STEP_CLONE_CORE = 1
 STEP_MAP_IDS = 2
 STEP_TAKE_IDS = 3
 STEP_RUN_CORE = 4
+STEP_CORE_CGROUP = 5
 STEP_PRIVATE_MOUNTS = 10
 STEP_KEEP_HOST_MOUNTS = 11
 STEP_CORE_ROOT = 12
@@ -168,6 +179,7 @@ STEP_CLONE_INIT = 30
 STEP_MAP_INIT = 31
 STEP_INIT_PROTECT = 40
 STEP_INIT_IDS = 41
+STEP_INIT_CGROUP = 49
 STEP_INIT_NETWORK = 48
 STEP_INIT_LOOPBACK = 42
 STEP_INIT_PROC = 43
@@ -236,6 +248,7 @@ STEP_CHILD_CAPABILITIES = 149
 STEP_CHILD_SECCOMP = 150
 STEP_CHILD_FAMILY = 151
 STEP_CHILD_MEMORY = 152
+STEP_CHILD_CGROUP = 153
 
 KIND_NAMES = MappingProxyType(
     {
@@ -286,6 +299,7 @@ STEP_NAMES = MappingProxyType(
         2: "map_ids",
         3: "take_ids",
         4: "run_core",
+        5: "core_cgroup",
         10: "private_mounts",
         11: "keep_host_mounts",
         12: "core_root",
@@ -299,6 +313,7 @@ STEP_NAMES = MappingProxyType(
         31: "map_init",
         40: "init_protect",
         41: "init_ids",
+        49: "init_cgroup",
         48: "init_network",
         42: "init_loopback",
         43: "init_proc",
@@ -367,6 +382,7 @@ STEP_NAMES = MappingProxyType(
         150: "child_seccomp",
         151: "child_family",
         152: "child_memory",
+        153: "child_cgroup",
     }
 )
 
@@ -377,6 +393,8 @@ REASON_NAMES = MappingProxyType(
         2: "timeout",
         3: "killed",
         4: "lost",
+        5: "oom",
+        6: "disk",
     }
 )
 
@@ -400,6 +418,7 @@ TAG_NAMES = MappingProxyType(
         20: "lanes",
         21: "idle_ns",
         22: "snapshot_memory",
+        24: "cgroups",
         23: "snapshot_budget",
         30: "sandbox",
         31: "root",
@@ -414,6 +433,10 @@ TAG_NAMES = MappingProxyType(
         40: "owned",
         41: "record",
         42: "fault",
+        43: "memory",
+        44: "watch",
+        45: "cpu_quota",
+        46: "entrances",
         49: "signal",
         50: "command",
         51: "arg",
@@ -445,6 +468,9 @@ TAG_NAMES = MappingProxyType(
         77: "pid",
         78: "lingering",
         79: "setup_ns",
+        81: "memory_peak",
+        82: "oom_kills",
+        83: "disk_full",
         80: "started_ns",
         90: "dir",
         91: "link",

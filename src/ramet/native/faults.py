@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 
-from ramet.errors import InternalError, InvalidRequest, IsolationError, ProtocolMismatch, RametError
+from ramet.errors import InternalError, InvalidRequest, IsolationError, NoRoom, ProtocolMismatch, RametError
 from ramet.native import _protocol as p
 from ramet.native import frames
+
+_NO_ROOM = {
+    "no_memory": "end sandboxes or other programs, or lower RAMET_MEMORY_RESERVE",
+    "too_many_sandboxes": "end some",
+}
 
 
 def error_of(frame: frames.Frame) -> RametError:
@@ -30,6 +35,8 @@ def error_of(frame: frames.Frame) -> RametError:
         )
     if code == "malformed":
         return InternalError("internal", f"core refused a frame: {message}", field=field)
+    if code in _NO_ROOM:
+        return NoRoom(code, message, hint=_NO_ROOM[code])
     if field:
         return InvalidRequest(code, message, field=field)
     return RametError(code, message, errno=number or None)

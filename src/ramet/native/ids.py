@@ -36,6 +36,10 @@ class Ids:
     helpers: str | None = None
     hold: socket.socket | None = None
 
+    def owner(self) -> tuple[int, int]:
+        """User and group of the host as whom core acts: those that are 0 inside."""
+        return int(self.uids.split()[1]), int(self.gids.split(" ", 2)[1])
+
     def close(self) -> None:
         """Give up this process's copy of the reservation."""
         if self.hold is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ramet._descriptors import close_all
 from ramet.errors import DaemonStartError, IsolationError, RametError
 from ramet.native import _protocol as p
-from ramet.native import frames
+from ramet.native import cgroups, frames
 from ramet.native.faults import error_of
 from ramet.native.ids import Ids, choose_ids
 
@@ -29,7 +29,9 @@ class Start:
     `listener` is the listening socket of ``core.sock``, `runtime_dir` the directory it stands in (core
     removes it at its end), `log` where core writes. None as `pool` means core's own default.
     `snapshot_memory` are the bytes that snapshots may take in memory, 0: any; `spill` is a directory for
-    what exceeds them, if there is one.
+    what exceeds them, if there is one. `memory_reserve` are the bytes
+    that the machine keeps, 0: core's choice. `place` is where sandboxes can have cgroups; they are noted in
+    `runtime_dir`.
     """
 
     program: Path
@@ -40,17 +42,23 @@ class Start:
     pool: int | None = None
     snapshot_memory: int = 0
     spill: int | None = None
+    memory_reserve: int = 0
+    place: cgroups.Place = cgroups.NOWHERE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launched:
-    """A core that is up. `pid` is its pid as seen from here; it is a child of this process."""
+    """A core that is up. `pid` is its pid as seen from here; it is a child of this process.
+
+    `cgroups` is what it has of them, as in `ramet.models.limits.enforced_by`.
+    """
 
     sock: socket.socket
     pid: int
     core_id: int
     program: str
     single_uid: bool
+    cgroups: str = ""
 
 
 def start_core(start: Start) -> Launched:
@@ -62,8 +70,9 @@ def start_core(start: Start) -> Launched:
     """
     refused: RametError | None = None
     for ids in choose_ids():
+        given = cgroups.give(start.place, ids.owner(), start.runtime_dir)
         try:
-            return _start(start, ids)
+            return _start(start, ids, given)
         except RametError as error:
             # With one id instead of a range everything but other users works: tried before giving up.
             refused = refused or error
@@ -71,16 +80,21 @@ def start_core(start: Start) -> Launched:
                 raise refused from None
         finally:
             ids.close()
+            if given is not None:
+                given.close()
+                cgroups.remove_noted(start.runtime_dir)  # unless core is in them
     raise refused or DaemonStartError("no_ids", "there are no ids to start core with")
 
 
-def _start(start: Start, ids: Ids) -> Launched:
+def _start(start: Start, ids: Ids, given: cgroups.Given | None) -> Launched:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with theirs:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             ours.settimeout(START_TIMEOUT_S)
-            launcher = _execute(*command_line(start, ids, theirs), output=subprocess.PIPE, log=start.log)
+            launcher = _execute(
+                *command_line(start, ids, theirs, given), output=subprocess.PIPE, log=start.log
+            )
         try:
             launched = _await_ready(ours)
         except BaseException:
@@ -95,7 +109,9 @@ def _start(start: Start, ids: Ids) -> Launched:
     return launched
 
 
-def command_line(start: Start, ids: Ids, control: socket.socket) -> tuple[list[str], list[int]]:
+def command_line(
+    start: Start, ids: Ids, control: socket.socket, given: cgroups.Given | None = None
+) -> tuple[list[str], list[int]]:
     """The words that start core, and the descriptors that it inherits."""
     inherited = {
         "control": control.fileno(),
@@ -112,13 +128,16 @@ def command_line(start: Start, ids: Ids, control: socket.socket) -> tuple[list[s
         "grace-ms": start.grace_ms,
         "pool": start.pool,
         "snapshot-memory": start.snapshot_memory or None,
+        "memory-reserve": start.memory_reserve or None,
         "uid-map": ids.uids,
         "gid-map": ids.gids,
         "newidmap": ids.helpers,
+        "cgroups": None if given is None else given.option,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    return [str(start.program), "serve", *words], [*inherited.values()]
+    asked = {name: value for name, value in options.items() if value is not None}
+    words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
+    passed = [*inherited.values(), *(() if given is None else given.descriptors)]
+    return [str(start.program), "serve", *words], passed
 
 
 def _leave(launcher: subprocess.Popen[bytes]) -> None:
@@ -178,6 +197,7 @@ def _await_ready(sock: socket.socket) -> Launched:
             found.u64(p.TAG_CORE_ID),
             found.text(p.TAG_PROGRAM),
             bool(found.u32(p.TAG_SINGLE_UID)),
+            found.text(p.TAG_CGROUPS),
         )
     except frames.FrameError as error:
         raise DaemonStartError("core_start_failed", f"core's first frame is malformed: {error}") from None

@@ -10,7 +10,7 @@ from ramet.errors import InvalidRequest, IsolationError, RametError
 from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT, Reason, signal_name
 from ramet.native import _protocol as p
-from ramet.native.frames import Frame, FrameError, attributes, text, u32, u64
+from ramet.native.frames import Attributes, Frame, FrameError, attributes, text, u32, u64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,10 @@ _REASONS: dict[int, Reason] = {
     p.REASON_TIMEOUT: "timeout",
     p.REASON_KILLED: "killed",
     p.REASON_LOST: "lost",
+    p.REASON_OOM: "oom",
+    p.REASON_DISK: "disk",
 }
+_OWN_END = frozenset({"exit", "oom"})
 _CWD_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG})
 
 
@@ -73,9 +76,22 @@ def step_number(name: str) -> int:
     return _STEP_NUMBERS[name]
 
 
-def run_end(frame: Frame, *, single_uid: bool) -> RunEnd:
-    """The end of a command as core told it. Raises FrameError."""
+def run_end(frame: Frame, *, single_uid: bool, cgroups: str) -> RunEnd:
+    """The end of a run or a sandbox as core told it. Raises FrameError."""
     found = attributes(frame.payload)
+    return end_of(found)._replace(
+        duration_ms=found.u64(p.TAG_ELAPSED_NS) / 1e6,
+        setup_ms=found.u64(p.TAG_SETUP_NS) / 1e6,
+        single_uid=single_uid,
+        lingering=bool(found.u32(p.TAG_LINGERING)),
+        memory_limit=found.u64(p.TAG_MEMORY),
+        disk_limit=found.u64(p.TAG_DISK_BYTES),
+        cgroups="" if found.u64(p.TAG_WATCH) else cgroups,
+    )
+
+
+def end_of(found: Attributes) -> RunEnd:
+    """What ENDED and EXITED tell alike. Raises FrameError."""
     status = found.u32(p.TAG_STATUS)
     reason = _REASONS.get(found.u32(p.TAG_REASON))
     if reason is None:
@@ -86,19 +102,21 @@ def run_end(frame: Frame, *, single_uid: bool) -> RunEnd:
     elif signal:
         code = 128 + signal
     else:
-        code = os.WEXITSTATUS(status) if reason == "exit" else _KILLED
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) and reason in _OWN_END else _KILLED
     return RunEnd(
         exit_code=code,
         reason=reason,
         signal=signal_name(signal) if signal and reason == "signal" else None,
-        duration_ms=found.u64(p.TAG_ELAPSED_NS) / 1e6,
-        setup_ms=found.u64(p.TAG_SETUP_NS) / 1e6,
+        duration_ms=0.0,
+        setup_ms=0.0,
         user_ms=found.u64(p.TAG_USER_NS) / 1e6,
         system_ms=found.u64(p.TAG_SYSTEM_NS) / 1e6,
         peak_rss_bytes=found.u64(p.TAG_PEAK_BYTES),
         disk_bytes=found.u64(p.TAG_DISK_PEAK),
-        single_uid=single_uid,
-        lingering=bool(found.u32(p.TAG_LINGERING)),
+        single_uid=True,
+        lingering=False,
+        memory_peak=found.u64(p.TAG_MEMORY_PEAK),
+        oom_kills=found.u64(p.TAG_OOM_KILLS),
     )
 
 

@@ -15,6 +15,7 @@ from ramet.models.limits import Limits
 from ramet.models.operations import RunEnd
 from ramet.native import _protocol as p
 from ramet.native import frames
+from ramet.native.runs import run_end
 
 END = RunEnd(137, "killed", None, 1.0, 1.0, 1.0, 1.0, 1, 1, single_uid=True, lingering=False)
 NUMBER = 0xABC
@@ -26,7 +27,14 @@ class Core:
     def __init__(self):
         self.alive = True
         self.single_uid = True
+        self.cgroups = ""
         self.killed = []
+
+    def run_end(self, frame):
+        return run_end(frame, single_uid=True, cgroups="")
+
+    def ended_as(self, end, **changes):
+        return end._replace(**changes)
 
     def end_sandbox(self, number):
         self.killed.append(number)

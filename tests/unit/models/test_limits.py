@@ -5,7 +5,17 @@ import math
 import pytest
 
 from ramet.errors import InvalidRequest, LimitUnsupported
-from ramet.models.limits import DEFAULT_LIMITS, ENFORCED_BY, GIB, LIMITS, MIB, Limits, parse_size
+from ramet.models.limits import (
+    DEFAULT_LIMITS,
+    ENFORCED_BY,
+    GIB,
+    LIMITS,
+    MIB,
+    Limits,
+    check_enforceable,
+    enforced_by,
+    parse_size,
+)
 
 
 def test_every_limit_has_a_finite_default_within_its_bounds_and_a_mechanism():
@@ -65,13 +75,13 @@ def test_an_absurd_limit_is_refused_by_its_name(limit):
     assert len(caught.value.message) < 200
 
 
-@pytest.mark.parametrize("name", ["memory", "cpus", "shm", "io", "anything"])
+@pytest.mark.parametrize("name", ["memory_mb", "pids", "shm", "io", "anything"])
 def test_a_limit_that_is_not_in_the_table_is_refused_by_name(name):
     for make in (lambda: Limits(**{name: "1G"}), lambda: Limits.of({name: "1G"})):
         with pytest.raises(LimitUnsupported) as caught:
             make()
         assert caught.value.field == f"limits.{name}"
-        assert "cgroup limits" in caught.value.message
+        assert "no such limit" in caught.value.message
         assert "processes" in str(caught.value.hint)
 
 
@@ -106,3 +116,48 @@ def test_limits_are_frozen_and_fit_for_a_dictionary():
     with pytest.raises(AttributeError):
         Limits().disk = 3  # type: ignore[misc]
     assert len({Limits(), Limits(), Limits(disk="64M")}) == 2
+
+
+def test_a_cgroup_enforces_what_it_has_a_controller_for_and_nothing_else():
+    assert enforced_by("") == ENFORCED_BY
+    found = enforced_by("2 memory pids")
+    assert (found["memory"], found["cpus"], found["disk"]) == ("cgroup v2", "machine", "tmpfs")
+    assert enforced_by("1 cpu memory")["cpus"] == "cgroup v1"
+
+
+@pytest.mark.parametrize(
+    "cgroups, cpus, refused",
+    [
+        ("", 0.5, True),
+        ("", 4, False),
+        ("2 memory", 3.9, True),
+        ("2 cpu memory", 0.5, False),
+        ("1 cpu", 0.01, False),
+    ],
+)
+def test_fewer_processors_than_the_machine_has_need_a_cgroup(cgroups, cpus, refused):
+    if not refused:
+        check_enforceable(Limits(cpus=cpus), cgroups, 4)
+        return
+    with pytest.raises(LimitUnsupported) as caught:
+        check_enforceable(Limits(cpus=cpus), cgroups, 4)
+    assert caught.value.field == "limits.cpus"
+    assert "doctor" in str(caught.value.hint)
+    check_enforceable(DEFAULT_LIMITS, cgroups, 4)
+
+
+@pytest.mark.parametrize("value", ["half", -1, 0, 1e9, float("nan"), float("inf"), True, "0,5", [1], 10**400])
+def test_what_is_no_number_of_processors_is_refused_by_field(value):
+    with pytest.raises(InvalidRequest) as caught:
+        Limits(cpus=value)
+    assert caught.value.field == "limits.cpus"
+
+
+def test_what_is_written_is_a_part_of_memory():
+    assert Limits(memory="64M").writable == 48 * MIB
+    assert Limits(memory="64M", disk="60M").writable == 60 * MIB
+    assert Limits(disk="8G").takeable == 11 * GIB
+    assert Limits(disk="8G", memory="8G").takeable == 8 * GIB
+    with pytest.raises(InvalidRequest) as caught:
+        Limits(memory="64M", disk="65M")
+    assert caught.value.field == "limits.disk"

@@ -95,7 +95,7 @@ def test_a_plain_request_is_short_on_the_wire():
         ("timeout", {"timeout": float("inf")}),
         ("timeout", {"timeout": 1e12}),
         ("timeout", {"timeout": [1]}),
-        ("limits.memory", {"limits": {"memory": "1G"}}),
+        ("limits.memory", {"limits": {"memory": "1K"}}),
         ("limits.disk", {"limits": {"disk": -1}}),
         ("limits", {"limits": 3}),
     ],

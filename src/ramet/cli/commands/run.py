@@ -19,7 +19,7 @@ from ramet.models.limits import BY_NAME
 if TYPE_CHECKING:
     from ramet.models.results import CommandResult
 
-_METAVARS = {"count": "N", "bytes": "SIZE", "seconds": "SECONDS"}
+_METAVARS = {"count": "N", "processors": "N", "bytes": "SIZE", "seconds": "SECONDS"}
 
 
 def limit_option(name: str, prefix: str = "") -> Any:
@@ -45,6 +45,8 @@ def run(
     ),
     cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
     root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
+    memory: str | None = limit_option("memory"),
+    cpus: str | None = limit_option("cpus"),
     pids: str | None = limit_option("processes"),
     disk: str | None = limit_option("disk"),
     inodes: str | None = limit_option("inodes"),
@@ -68,6 +70,8 @@ def run(
     or text such as 500ms.
     """
     limits = {
+        "memory": memory,
+        "cpus": cpus,
         "processes": pids,
         "disk": disk,
         "inodes": inodes,

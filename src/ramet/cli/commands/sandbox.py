@@ -42,6 +42,8 @@ def create(
     ),
     cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
     root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
+    memory: str | None = limit_option("memory"),
+    cpus: str | None = limit_option("cpus"),
     pids: str | None = limit_option("processes"),
     disk: str | None = limit_option("disk"),
     inodes: str | None = limit_option("inodes"),
@@ -58,6 +60,8 @@ def create(
     it in the time of --ttl.
     """
     limits = {
+        "memory": memory,
+        "cpus": cpus,
         "processes": pids,
         "disk": disk,
         "inodes": inodes,

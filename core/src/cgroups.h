@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A cgroup for each sandbox, below one that core was given: cgroups(7). Version 1 has a hierarchy for each controller,
+ * version 2 one for all; the rest is names of files. */
+#ifndef RAMET_CGROUPS_H
+#define RAMET_CGROUPS_H
+
+#include <stdint.h>
+
+#include "err.h"
+
+/* What a sandbox's cgroup bounds. 0: no bound. */
+struct cgroup_limits {
+  uint64_t memory, processes;
+  uint64_t quota; /* microseconds of processor time in each CGROUP_PERIOD_US */
+};
+
+#define CGROUP_PERIOD_US 100000
+/* Descriptors that core keeps for them. */
+#define CGROUP_DIRECTORIES_MAX 3
+
+/* "1 memory=FD cpu=FD pids=FD" or "2 dir=FD memory cpu pids": directories that belong to core's user, and what core may
+ * have its sandboxes' cgroups control. -1 when it is no such text. */
+int cgroups_take(const char *text);
+/* The descriptors that were taken, to be kept. */
+int cgroups_descriptors(int out[CGROUP_DIRECTORIES_MAX]);
+/* Version and controllers, "" when there are none. */
+const char *cgroups_told(void);
+/* 0: none. */
+int cgroups_version(void);
+bool cgroups_control_memory(void);
+bool cgroups_control_cpu(void);
+
+/* The launcher, before it makes core: into the cgroup, which becomes the root of core's cgroup namespace. */
+int cgroups_enter(struct err *err) MUST_CHECK;
+/* The launcher, afterwards: in version 2 a cgroup with children that are controlled has no processes of its own. */
+int cgroups_settle(long core, struct err *err) MUST_CHECK;
+
+/* The caller, into a cgroup of its own with this number and these limits. */
+int cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err *err) MUST_CHECK;
+/* `had`: what it has already. */
+int cgroups_limit(uint64_t number, const struct cgroup_limits *limits, const struct cgroup_limits *had,
+                  struct err *err) MUST_CHECK;
+/* Files to which a pid is written to move it there; the caller closes them. How many, or -1. */
+int cgroups_open_entrances(uint64_t number, int out[CGROUP_DIRECTORIES_MAX], struct err *err) MUST_CHECK;
+/* The most memory that was taken, and how many processes were killed for it. */
+void cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills);
+/* When no process is left in it. One that is busy still is tried again with the next. */
+void cgroups_remove(uint64_t number);
+
+#endif

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What counts, each page once: anonymous memory and swap of all processes, in proportion where processes share it (so a
+ * fork is charged with its part of what it shares with its snapshot); and the larger of the shared memory that is mapped
+ * and the shared memory that exists: written files, memory files that are open, System V segments. Not the sum of both,
+ * since a mapped file is in both. What no file of /proc shows is not seen: memory files in flight between processes,
+ * buffers of pipes and sockets, page tables. */
+#define _GNU_SOURCE
+#include "memory_watch.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+
+#include "loop.h"
+#include "procfs.h"
+#include "syscalls.h"
+
+/* As fast as memory can be filled: the next look must come before what is left can be used up. */
+#define FILL_RATE 2147483648u /* bytes a second and processor */
+#define SOONEST_NS 5000000u
+#define LATEST_NS 1000000000u
+/* A tree that does not grow is looked at less often, but never so seldom that a hog would live longer. */
+#define CALM_NS 150000000u
+/* A look is at most this part of the time until the next: many processes cost their own sandbox, not the machine. */
+#define COST_SHARE 5
+#define FDS_PER_LOOK 16384
+#define FILES_SEEN 4096 /* a power of two */
+
+struct process {
+  int pid;
+  bool stopped; /* before anything was frozen */
+  uint64_t bytes;
+};
+
+struct measure {
+  uint64_t anonymous, mapped, existing;
+  struct process *processes;
+  int count, capacity;
+};
+
+static uint64_t limit, peak, kills, last, next_at, interval;
+static unsigned processors = 1;
+static dev_t memory_files; /* the file system of memory files that have no name */
+static uint64_t files_seen[FILES_SEEN];
+static int fds_left;
+
+/* ---- measuring ------------------------------------------------------------------------------------------------ */
+
+static uint64_t
+kibibytes(const char *text, const char *name)
+{
+  const char *value = procfs_field(text, name);
+
+  return value ? strtoull(value, NULL, 10) * 1024 : 0;
+}
+
+/* Counts a file once, however many have it open. A full table forgets: then it is counted again, never left out. */
+static bool
+is_new_file(uint64_t inode)
+{
+  uint64_t *slot = &files_seen[(inode * 0x9e3779b97f4a7c15u) >> 52 & (FILES_SEEN - 1)];
+
+  if (*slot == inode)
+    return false;
+  *slot = inode;
+  return true;
+}
+
+static uint64_t
+open_memory_files(int pid)
+{
+  char path[32];
+  uint64_t bytes = 0;
+  struct dirent *entry;
+  struct stat st;
+
+  snprintf(path, sizeof path, "/proc/%d/fd", pid);
+  DIR *dir = fds_left > 0 ? opendir(path) : NULL;
+  while (dir && fds_left > 0 && (entry = readdir(dir))) {
+    if (entry->d_name[0] == '.')
+      continue;
+    fds_left--;
+    if (fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) && st.st_dev == memory_files &&
+        is_new_file(st.st_ino))
+      bytes += (uint64_t)st.st_blocks * 512;
+  }
+  if (dir)
+    closedir(dir);
+  return bytes;
+}
+
+/* Columns 15 and 16 of a line: resident and swapped bytes. */
+static uint64_t
+system_v_segments(void)
+{
+  char *text = procfs_read("/proc/sysvipc/shm", NULL), *line = text ? strchr(text, '\n') : NULL;
+  uint64_t bytes = 0, resident, swapped;
+
+  for (; line && line[1]; line = strchr(line + 1, '\n'))
+    if (sscanf(line + 1, "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64 " %" SCNu64, &resident,
+               &swapped) == 2)
+      bytes += resident + swapped;
+  free(text);
+  return bytes;
+}
+
+static uint64_t
+written_files(void)
+{
+  struct statfs fs;
+
+  return statfs("/", &fs) < 0 ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+}
+
+static bool
+add_process(struct measure *measure, const struct process *process)
+{
+  if (measure->count == measure->capacity) {
+    int capacity = measure->capacity ? measure->capacity * 2 : 64;
+    struct process *grown = realloc(measure->processes, sizeof *grown * (size_t)capacity);
+    if (!grown)
+      return false;
+    measure->processes = grown;
+    measure->capacity = capacity;
+  }
+  measure->processes[measure->count++] = *process;
+  return true;
+}
+
+/* `exact` takes the kernel a walk over all pages of the process; without it shared pages count for everybody. */
+static void
+measure_process(struct measure *measure, int pid, bool exact)
+{
+  char path[48];
+  uint64_t anonymous, mapped;
+
+  snprintf(path, sizeof path, "/proc/%d/status", pid);
+  char *status = procfs_read(path, NULL);
+  snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
+  char *rollup = exact ? procfs_read(path, NULL) : NULL;
+  if (status) {
+    const char *state = procfs_field(status, "State");
+    struct process process = {.pid = pid, .stopped = state && state[strspn(state, " \t")] == 'T'};
+    if (rollup && procfs_field(rollup, "Pss_Anon")) {
+      anonymous = kibibytes(rollup, "Pss_Anon") + kibibytes(rollup, "SwapPss");
+      mapped = kibibytes(rollup, "Pss_Shmem");
+    } else {
+      anonymous = kibibytes(status, "RssAnon") + kibibytes(status, "VmSwap");
+      mapped = kibibytes(status, "RssShmem");
+    }
+    process.bytes = anonymous + mapped + open_memory_files(pid);
+    measure->existing += process.bytes - anonymous - mapped;
+    measure->anonymous += anonymous;
+    measure->mapped += mapped;
+    add_process(measure, &process);
+  }
+  free(status);
+  free(rollup);
+}
+
+static uint64_t
+measure_tree(struct measure *measure, bool exact)
+{
+  struct dirent *entry;
+  DIR *dir = opendir("/proc");
+
+  measure->anonymous = measure->mapped = measure->existing = 0;
+  measure->count = 0;
+  memset(files_seen, 0, sizeof files_seen);
+  fds_left = FDS_PER_LOOK;
+  while (dir && (entry = readdir(dir))) {
+    int pid = atoi(entry->d_name);
+    if (pid > 1)
+      measure_process(measure, pid, exact);
+  }
+  if (dir)
+    closedir(dir);
+  measure->existing += written_files() + system_v_segments();
+  return measure->anonymous + (measure->mapped > measure->existing ? measure->mapped : measure->existing);
+}
+
+/* ---- acting --------------------------------------------------------------------------------------------------- */
+
+/* Who takes most; nobody while one that was killed has not gone yet. */
+static const struct process *
+choose(const struct measure *measure)
+{
+  const struct process *largest = NULL;
+
+  for (int i = 0; i < measure->count; i++) {
+    if (procfs_exiting(measure->processes[i].pid))
+      return NULL;
+    if (!largest || measure->processes[i].bytes > largest->bytes)
+      largest = &measure->processes[i];
+  }
+  return largest;
+}
+
+static bool
+was_stopped(const struct measure *measure, int pid)
+{
+  for (int i = 0; i < measure->count; i++)
+    if (measure->processes[i].pid == pid)
+      return measure->processes[i].stopped;
+  return false;
+}
+
+/* Frozen, so that nobody grows or forks while it is looked who takes most: kill(-1) and fork exclude each other. Who
+ * was stopped before stays so. */
+static void
+kill_largest(const struct measure *before)
+{
+  struct measure frozen = {0};
+
+  kill(-1, SIGSTOP);
+  const struct process *largest = measure_tree(&frozen, true) > limit ? choose(&frozen) : NULL;
+  if (largest && kill(largest->pid, SIGKILL) == 0)
+    kills++;
+  for (int i = 0; i < frozen.count; i++)
+    if (!was_stopped(before, frozen.processes[i].pid))
+      kill(frozen.processes[i].pid, SIGCONT);
+  free(frozen.processes);
+}
+
+static uint64_t
+bounded(uint64_t value, uint64_t lowest, uint64_t highest)
+{
+  return value < lowest ? lowest : value > highest ? highest : value;
+}
+
+static void
+plan_next(uint64_t used, uint64_t began)
+{
+  uint64_t left = used < limit ? limit - used : 0, ended = loop_now();
+  uint64_t in_time =
+      bounded((uint64_t)((double)left / ((double)FILL_RATE * processors) * 1e9), SOONEST_NS, LATEST_NS);
+
+  interval = used <= last + last / 64 ? interval * 2 : in_time;
+  interval = bounded(interval, in_time, in_time > CALM_NS ? in_time : CALM_NS);
+  last = used;
+  next_at = ended + bounded(interval, (ended - began) * COST_SHARE, UINT64_MAX);
+}
+
+static void
+find_memory_files(void)
+{
+  struct stat st;
+  cleanup_fd int file = memfd_create("", MFD_CLOEXEC);
+
+  if (file >= 0 && fstat(file, &st) == 0)
+    memory_files = st.st_dev;
+}
+
+void
+memory_watch_start(uint64_t bytes)
+{
+  cpu_set_t set;
+
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    processors = (unsigned)CPU_COUNT(&set);
+  limit = bytes;
+  last = 0;
+  if (limit)
+    plan_next(0, loop_now());
+}
+
+int
+memory_watch_timeout(void)
+{
+  if (!limit)
+    return -1;
+  uint64_t at = loop_now();
+  return at >= next_at ? 0 : (int)((next_at - at) / 1000000u) + 1;
+}
+
+void
+memory_watch_look(void)
+{
+  uint64_t began = limit ? loop_now() : 0;
+  struct measure measure = {0};
+
+  if (!limit || began < next_at)
+    return;
+  if (!memory_files)
+    find_memory_files();
+  uint64_t used = measure_tree(&measure, false);
+  if (used > limit)
+    used = measure_tree(&measure, true);
+  if (used > peak)
+    peak = used;
+  if (used > limit)
+    kill_largest(&measure);
+  free(measure.processes);
+  plan_next(used, began);
+}
+
+uint64_t
+memory_watch_peak(void)
+{
+  return peak;
+}
+
+uint64_t
+memory_watch_kills(void)
+{
+  return kills;
+}

@@ -1,0 +1,124 @@
+"""What only cgroups can hold, and that nothing is left of them. Skipped where this user can have none."""
+
+# ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
+
+import os
+from pathlib import Path
+
+import pytest
+
+import ramet
+from ramet.models.limits import enforced_by
+from ramet.native.cgroups import NOTE, find_place
+from system._daemons import kill_hard
+
+PLACE = find_place()
+MIB = 1 << 20
+BUSY = "import os, time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+pytestmark = pytest.mark.skipif(not PLACE.version, reason=f"no cgroups to be had: {PLACE.why}")
+
+
+def groups(place: str) -> list[str]:
+    """The cgroups of cores that are noted in a runtime directory."""
+    note = Path(place, NOTE)
+    return note.read_text().splitlines() if note.exists() else []
+
+
+@pytest.fixture
+def noted(runtime_directory):
+    ramet.run("true")
+    return groups(str(runtime_directory))
+
+
+def test_the_result_and_the_status_name_the_version():
+    name = f"cgroup v{PLACE.version}"
+    assert ramet.run("true").enforced_by["memory"] == name
+    with ramet.Client() as client:
+        core = client.status().core
+        assert core is not None
+        assert enforced_by(core.cgroups)["memory"] == name
+
+
+@pytest.mark.parametrize("how", ["one process", "many processes", "threads"])
+def test_a_fraction_of_a_processor_is_all_that_is_had(how):
+    source = {
+        "one process": BUSY,
+        "many processes": f"import os\nfor _ in range(3): os.fork()\n{BUSY}",
+        "threads": f"import threading\nfor _ in range(4): threading.Thread(target=lambda: exec({BUSY!r})).start()",
+    }[how]
+    result = ramet.run(["python3", "-S", "-c", source], limits={"cpus": 0.2}, timeout=60)
+    used = result.usage.user_ms + result.usage.system_ms
+    # What is begun in a period may be ended; the quota is of 20 ms in each 100 ms.
+    assert used <= 0.2 * result.duration_ms + 60
+    assert result.enforced_by["cpus"] == f"cgroup v{PLACE.version}"
+
+
+def test_a_fork_with_a_fraction_of_its_own_is_held_to_it():
+    source = f"import sys, resource\nfor line in sys.stdin:\n    exec({BUSY!r})\n    print(sum(os.times()[:2]), flush=True)"
+    with ramet.Sandbox(command=["python3", "-S", "-c", f"import os\n{source}"]) as parent:
+        parent.stdin.write(b"\n")
+        float(parent.stdout.readline())
+        with parent.fork(limits={"cpus": 0.1}) as child:
+            assert (
+                child.info.enforced_by["cpus"]
+                == child.info.enforced_by["memory"]
+                == f"cgroup v{PLACE.version}"
+            )
+            child.stdin.write(b"\n")
+            child.stdin.write(b"\n")
+            first, second = (float(child.stdout.readline()) for _ in range(2))
+            assert second - first <= 0.3
+
+
+def test_a_sandbox_has_a_cgroup_of_its_own_and_leaves_none(noted):
+    assert all(line.endswith(":/") for line in ramet.run("cat /proc/self/cgroup").stdout.splitlines()[-3:])
+    for _ in range(20):
+        ramet.run("true")
+    with ramet.Client() as client:
+        # Those that ended last are removed when their namespaces are.
+        for _ in range(3000):
+            made = {path for group in noted for path in os.listdir(group) if path.startswith("s")}
+            core = client.status().core
+            if len(made) == core.pool_ready + core.sandboxes:
+                return
+    pytest.fail(f"{len(made)} cgroups for {core}")
+
+
+def test_limits_of_the_one_before_do_not_hold_for_the_next():
+    assert ramet.run("true", limits={"memory": "16M", "cpus": 0.1, "processes": 3}).ok
+    source = "held = bytearray(64 << 20)\nimport os\npids = [os.fork() for _ in range(3)]\nprint(len(held)) if all(pids) else None"
+    assert ramet.run(["python3", "-S", "-c", source]).stdout == f"{64 * MIB}\n"
+
+
+@pytest.mark.parametrize("victims", ["core", "daemon and core"])
+def test_cgroups_of_who_was_killed_are_gone_with_the_next_start(own, victims):
+    daemon, core = own.pids()
+    before = groups(own.place)
+    assert all(os.path.isdir(group) for group in before)
+    if "daemon" in victims:
+        kill_hard(daemon)
+    kill_hard(core)
+    own.pids()
+    after = groups(own.place)
+    assert [group for group in before if os.path.exists(group)] == []
+    assert after
+    own.end()
+    assert [group for group in after if os.path.exists(group)] == []
+
+
+def test_without_cgroups_by_choice_the_watcher_holds_memory(own):
+    program = own.program(
+        """
+import ramet
+result = ramet.run("python3 -S -c 'bytearray(1 << 28)'", limits={"memory": "64M"})
+print(result.reason, result.enforced_by["memory"])
+try:
+    ramet.run("true", limits={"cpus": 0.5})
+except ramet.LimitUnsupported as error:
+    print(error.field)
+""",
+        RAMET_CGROUPS="none",
+    )
+    out, err = program.communicate(timeout=50)
+    assert out == b"oom core watcher\nlimits.cpus\n", err
+    assert groups(own.place) == []
