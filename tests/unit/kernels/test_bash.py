@@ -276,14 +276,14 @@ def test_a_hook_runs_under_the_options_of_the_code_and_its_errors_are_heard(own,
     assert own.fork(1)["errors"] == []
     assert own.written("out", b"\n") == expected
     assert own.written("err", b"heard") == "heard\n"
-    own.start("echo begun; until [[ $RAMET_EPOCH == 2 ]]; do sleep 0.01; done; echo /*")
+    own.start("echo begun; until [[ $RAMET_EPOCH == 2 ]]; do sleep 0.01; done; echo /*; echo over")
     own.written("out", b"begun\n")
     own.write(own.kernel.fresh({"op": "forked", "epoch": 2, "sandbox": "s", "hostname": "", "seed": None}))
     os.kill(own.process.pid, signal.SIGURG)
     assert own.until("done")["epoch"] == 2
-    shown = own.written("out", b"/")
+    shown = own.written("out", b"over\n")
     assert shown.startswith(expected)
-    assert (shown.removeprefix(expected) == "/*\n") == (option == "-f")
+    assert (shown.removeprefix(expected) == "/*\nover\n") == (option == "-f")
     assert own.written("err", b"heard") == "heard\n"
 
 

@@ -417,6 +417,7 @@
     // is STOPPED: the termination comes right there.
     const STOPPED = -1;
     const ENDED = -2;
+    const LIMITS = { maxYoungGenerationSizeMb: 1, maxOldGenerationSizeMb: 16, stackSizeMb: 1 };
     const THREAD = `
         const { workerData: shared, parentPort } = require('worker_threads');
         process.emitWarning = () => {};
@@ -471,7 +472,7 @@
                 const { async_hook_fields: fields, constants, clearAsyncIdStack } = internalBinding('async_wrap');
                 // Code that is terminated in a callback leaves its number on a stack, over which node would abort.
                 fields[constants.kCheck] = 0;
-                const thread = new Worker(THREAD, { eval: true, workerData: watch.shared, env: {}, execArgv: ['--expose-internals'] });
+                const thread = new Worker(THREAD, { eval: true, workerData: watch.shared, env: {}, execArgv: ['--expose-internals'], resourceLimits: LIMITS });
                 thread.unref();
                 thread.once('error', failed);
                 thread.on('message', (message) => {
