@@ -225,7 +225,7 @@ def result_of(
         ),
         limit_value=_value_of(limit, end, limits),
         peak=peaks.get(limit or ""),
-        enforced_by=enforced_by(end.cgroups),
+        enforced_by=dict(enforced_by(end.cgroups)),
         single_uid=end.single_uid,
         lingering=end.lingering,
         encoding=encoding,
