@@ -21,6 +21,7 @@
 #include "init.h"
 #include "lanes.h"
 #include "log.h"
+#include "offers.h"
 #include "rootfs.h"
 #include "snapshot.h"
 #include "syscalls.h"
@@ -142,6 +143,9 @@ sandbox_free(struct sandbox *sandbox)
   fork_close_status(sandbox);
   sandbox_lose_twin(sandbox);
   close_fd(&sandbox->upper);
+  offer_over(sandbox);
+  if (sandbox->lane)
+    lane_over(sandbox->lane);
   if (sandbox->root)
     root_release(sandbox->root);
   if (sandbox->origin)
@@ -177,6 +181,8 @@ sandbox_alloc(struct err *err)
   sandbox->deadline.exact = true;
   sandbox->status_watch.ready = fork_status_ready;
   sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
+  for (int i = 0; i < STREAM_COUNT; i++)
+    sandbox->offered[i] = -1;
   sandbox->next = all;
   if (all)
     all->previous = sandbox;
@@ -225,6 +231,33 @@ reply(struct sandbox *sandbox, uint16_t kind, uint64_t request, struct writer *w
 }
 
 static void
+put_end(const struct sandbox *sandbox, bool lingering, struct writer *writer)
+{
+  uint64_t ended = sandbox->ended ? sandbox->ended : loop_now();
+
+  put_u64(writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(writer, RAMET_TAG_REASON, (uint32_t)sandbox->reason);
+  put_u32(writer, RAMET_TAG_STATUS, sandbox->status);
+  put_u64(writer, RAMET_TAG_USER_NS, sandbox->user_ns);
+  put_u64(writer, RAMET_TAG_SYSTEM_NS, sandbox->system_ns);
+  put_u64(writer, RAMET_TAG_PEAK_BYTES, sandbox->peak_bytes);
+  put_u64(writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
+  put_u64(writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
+  put_u64(writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
+  put_u32(writer, RAMET_TAG_LINGERING, lingering);
+}
+
+/* The daemon is told of what a client made past it. */
+static void
+tell_daemon_of_end(const struct sandbox *sandbox, bool lingering)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_end(sandbox, lingering, &writer);
+  control_event(RAMET_ENDED, &writer);
+}
+
+static void
 tell_ended(struct sandbox *sandbox, bool lingering)
 {
   cleanup_writer struct writer writer = {0};
@@ -233,17 +266,11 @@ tell_ended(struct sandbox *sandbox, bool lingering)
     return;
   sandbox->told = true;
   ended_count++;
-  uint64_t ended = sandbox->ended ? sandbox->ended : loop_now();
-  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
-  put_u32(&writer, RAMET_TAG_REASON, (uint32_t)sandbox->reason);
-  put_u32(&writer, RAMET_TAG_STATUS, sandbox->status);
-  put_u64(&writer, RAMET_TAG_USER_NS, sandbox->user_ns);
-  put_u64(&writer, RAMET_TAG_SYSTEM_NS, sandbox->system_ns);
-  put_u64(&writer, RAMET_TAG_PEAK_BYTES, sandbox->peak_bytes);
-  put_u64(&writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
-  put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
-  put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
-  put_u32(&writer, RAMET_TAG_LINGERING, lingering);
+  if (sandbox->has_session && sandbox->started)
+    tell_daemon_of_end(sandbox, lingering);
+  if (sandbox->has_session && !sandbox->lane)
+    return;
+  put_end(sandbox, lingering, &writer);
   /* A CREATE that ended before it stood is answered by this. */
   reply(sandbox, RAMET_ENDED, sandbox->is_run || !sandbox->started ? sandbox->request : 0, &writer);
 }
@@ -311,15 +338,13 @@ static int
 claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, const struct plan *plan,
       struct err *err)
 {
-  sandbox->record = malloc(plan->record.length + 1);
-  if (!sandbox->record)
-    return err_code(err, "internal", "no memory for a record");
-  memcpy(sandbox->record, plan->record.data ? plan->record.data : (const uint8_t *)"", plan->record.length);
-  sandbox->record_length = plan->record.length;
+  if (sandbox_keep_record(sandbox, plan->record, err) < 0)
+    return -1;
   sandbox->id = plan->sandbox;
   sandbox->request = frame->request;
   sandbox->lane = lane;
   sandbox->is_run = frame->kind == RAMET_RUN;
+  sandbox->has_session = lane && !sandbox->is_run;
   sandbox->owned = plan->owned;
   last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
@@ -354,6 +379,8 @@ sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
     return -1;
   if (sandbox_find(plan.sandbox))
     return err_field(err, "sandbox", "this number is taken");
+  if (lane && use == PLAN_CREATE && (!plan.snapshot || !plan.owned))
+    return err_field(err, plan.snapshot ? "owned" : "snapshot", "over a lane come forks that end with their session");
   prepare_failures = 0;
   /* A fault is armed before birth, so it needs an entry of its own. */
   struct sandbox *sandbox = plan.fault ? NULL : take_entry();
@@ -399,14 +426,14 @@ sandbox_spawn(struct frame *frame, struct err *err)
 }
 
 int
-sandbox_signal(struct frame *frame, struct err *err)
+sandbox_signal(struct frame *frame, uint64_t only, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
   struct signal_request asked;
 
   if (signal_read(frame, &asked, err) < 0)
     return -1;
-  struct sandbox *sandbox = sandbox_find(asked.sandbox);
+  struct sandbox *sandbox = only && asked.sandbox != only ? NULL : sandbox_find(asked.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING)
     return err_code(err, "unknown_sandbox", "no sandbox of this number has commands");
   put_raw(&writer, frame->payload);
@@ -431,8 +458,13 @@ sandbox_set_record(uint64_t id, struct span record, struct err *err)
 {
   struct sandbox *sandbox = sandbox_find(id);
 
-  if (!sandbox)
-    return err_code(err, "unknown_sandbox", "no sandbox of this number is alive");
+  return sandbox ? sandbox_keep_record(sandbox, record, err)
+                 : err_code(err, "unknown_sandbox", "no sandbox of this number is alive");
+}
+
+int
+sandbox_keep_record(struct sandbox *sandbox, struct span record, struct err *err)
+{
   if (record.length > RAMET_RECORD_MAX)
     return err_field(err, "record", "is longer than %d bytes", RAMET_RECORD_MAX);
   uint8_t *copy = malloc(record.length + 1);
@@ -473,9 +505,27 @@ sandbox_lane_gone(const struct lane *lane)
       continue;
     if (sandbox->id)
       dispatch(sandbox, EVENT_KILL, NULL);
-    sandbox->told = true;
+    /* Of a run nobody else knows; of a sandbox that stands the daemon does. */
+    sandbox->told = sandbox->told || !sandbox->has_session || !sandbox->started;
     sandbox->lane = NULL;
   }
+}
+
+uint64_t
+sandbox_of_session(const struct lane *session)
+{
+  for (const struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)
+    if (sandbox->lane == session)
+      return sandbox->id;
+  return 0;
+}
+
+void
+sandbox_claimed(struct sandbox *sandbox, struct lane *session)
+{
+  last_activity = loop_now();
+  sandbox->lane = session;
+  sandbox->has_session = session != NULL;
 }
 
 bool
@@ -549,7 +599,21 @@ sandbox_stand(struct sandbox *sandbox)
   set_state(sandbox, SANDBOX_STANDING);
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
-  control_reply(RAMET_OK, sandbox->request, &writer);
+  reply(sandbox, RAMET_OK, sandbox->request, &writer);
+  if (sandbox->has_session)
+    sandbox_tell_created(sandbox);
+}
+
+void
+sandbox_tell_created(const struct sandbox *sandbox)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(&writer, RAMET_TAG_SNAPSHOT, sandbox->origin ? snapshot_number(sandbox->origin) : 0);
+  put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
+  put_bytes(&writer, RAMET_TAG_RECORD, sandbox->record, sandbox->record_length);
+  control_event(RAMET_CREATED, &writer);
 }
 
 static void
@@ -610,21 +674,6 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
 }
 
 static void
-on_exited(struct sandbox *sandbox, struct frame *frame)
-{
-  cleanup_writer struct writer writer = {0};
-  struct exit_record record;
-
-  if (exit_record_read(frame, &record) < 0 || !commands_exited(&sandbox->commands, record.number)) {
-    dispatch(sandbox, EVENT_HOSTILE, NULL);
-    return;
-  }
-  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
-  exit_record_put(&record, &writer);
-  control_reply(RAMET_EXITED, 0, &writer);
-}
-
-static void
 read_exit(struct sandbox *sandbox, struct frame *frame)
 {
   struct exit_record record;
@@ -641,6 +690,28 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
   if (record.started_ns > sandbox->arrived && record.started_ns <= loop_now())
     sandbox->started = record.started_ns;
   sandbox->reason = WIFSIGNALED((int)record.status) ? RAMET_REASON_SIGNAL : RAMET_REASON_EXIT;
+}
+
+/* One that a client has over a session ends with the process that was forked. */
+static void
+on_exited(struct sandbox *sandbox, struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+  struct exit_record record;
+
+  if (exit_record_read(frame, &record) < 0 || !commands_exited(&sandbox->commands, record.number)) {
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+    return;
+  }
+  if (sandbox->has_session && record.number == sandbox->forked_command) {
+    read_exit(sandbox, frame);
+    sandbox->ended = loop_now();
+    sandbox_end(sandbox);
+    return;
+  }
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  exit_record_put(&record, &writer);
+  control_reply(RAMET_EXITED, 0, &writer);
 }
 
 /* Init has killed and reaped everything before it told: no process of the guest is left. */

@@ -77,6 +77,12 @@ snapshot_filter(const struct snapshot *s)
   return s->filter;
 }
 
+uint32_t
+snapshot_number(const struct snapshot *s)
+{
+  return s->id;
+}
+
 int
 snapshot_description(const struct snapshot *s)
 {

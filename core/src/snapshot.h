@@ -27,6 +27,7 @@ struct root *snapshot_root(const struct snapshot *snapshot);
 uint32_t snapshot_filter(const struct snapshot *snapshot);
 /* What init needs of it. */
 int snapshot_description(const struct snapshot *snapshot);
+uint32_t snapshot_number(const struct snapshot *snapshot);
 int snapshot_pages(const struct snapshot *snapshot);
 /* A sandbox that was forked from it needs its image for as long as it lives. */
 struct snapshot *snapshot_hold(struct snapshot *snapshot);

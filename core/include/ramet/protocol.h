@@ -74,15 +74,19 @@ enum ramet_kind {
   RAMET_DROP_SNAPSHOT = 15, /* its children go on */
   RAMET_EXPORT_SNAPSHOT = 16, /* answered with descriptors: description, pages, writable layers topmost first */
   RAMET_LOAD_SNAPSHOT = 17,   /* from such descriptors, on a root that is defined */
-  RAMET_LANE = 18,            /* the descriptor that comes along carries RUN from now on */
+  RAMET_LANE = 18,            /* the descriptor that comes along is a lane from now on */
   RAMET_SIGNAL = 20,          /* to the process group of a command in a standing sandbox */
   RAMET_CLOSE_LANES = 19,     /* those without a run; answered with the number of the others */
+  RAMET_OFFER = 21,           /* a fork that nobody asked for, with the near ends of its streams: it may be claimed */
+  RAMET_CLAIM = 22,           /* such a fork of a snapshot; reply OK with what was offered */
+  RAMET_WITHDRAW = 23,        /* end a fork that is offered, unless it was claimed; its ENDED follows */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
   RAMET_EXITED = 34, /* event: a command ended, its sandbox stays */
   RAMET_ENDED = 35,  /* reply to RUN, or event: the sandbox is gone */
   RAMET_READY = 36,  /* first frame on the control connection of a new core */
+  RAMET_CREATED = 37, /* event: a client made a sandbox over a lane, or claimed one */
   /* core to init */
   RAMET_INIT_PREPARE = 64,
   RAMET_INIT_ENTER = 65, /* take root and limits */

@@ -90,8 +90,8 @@ class Core:
         )
 
     def _event(self, frame: frames.Frame) -> None:
-        """Ends of sandboxes that stay, and of their commands."""
-        self._cores.sandboxes.event(frame)
+        """Of sandboxes that stay: those that clients made past us, and the ends of all."""
+        self._cores.sandboxes.event(self, frame)
 
     def _lost(self, error: RametError) -> None:
         self.alive = False

@@ -17,14 +17,16 @@ from ramet.client._backends._sync import deliver, in_thread, poll
 from ramet.client._exchange import Connection, Exchange, Link, Made, Stale, keep
 from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
-from ramet.errors import DaemonLost
+from ramet.errors import DaemonLost, RametError
 from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report, RunRequest
 from ramet.models.results import CommandResult
 from ramet.wire.places import runtime_path
 
 if TYPE_CHECKING:
+    from ramet.client._forks import Forking
     from ramet.client._lanes import Lanes
+    from ramet.models.sandboxes import ForkRequest
 
 # Core ends a command at its deadline; a daemon that does not say so within this time is beyond help.
 PATIENCE_S = 30.0
@@ -201,11 +203,7 @@ class Client:
         """
         if not self._ran or request.root is not None or request.fault is not None:
             return self._connection()
-        if self._lanes is None:
-            from ramet.client._lanes import Lanes
-
-            self._lanes = Lanes()
-        lanes = self._lanes
+        lanes = self._known_lanes()
         known = lanes.known(request)
         if lanes.idle and known is None:
             known = lanes.learn(request, self.ask("lane", lanes.question(request, socket=False)))
@@ -215,10 +213,62 @@ class Client:
         made: list[Made] = []
         try:
             answer = self.ask("lane", lanes.question(request, socket=True), made=made)
-            return lanes.add(request, answer, made)
+            return lanes.add(lanes.learn(request, answer), made)
         finally:
             for one in made:
                 close_all(one.fds)
+
+    def _known_lanes(self) -> Lanes:
+        if self._lanes is None:
+            from ramet.client._lanes import Lanes
+
+            self._lanes = Lanes()
+        return self._lanes
+
+    def fork_past_daemon(self, request: ForkRequest, patience: float) -> Forking | None:
+        """What core made of `request`, asked over a lane; None when it is for the daemon.
+
+        What it holds is the caller's.
+        """
+        from ramet.client._forks import Forking, KnownFork, goes_past_daemon, key_of, question
+
+        lanes, key = self._known_lanes(), key_of(request)
+        if not goes_past_daemon(request) or not lanes.forked_before(key):
+            return None
+        known = lanes.known_fork(key)
+        lane = lanes.take(known)
+        if known is None or lane is None:
+            made: list[Made] = []
+            try:
+                answer = self.ask("sandbox.lane", question(request, lane=True), made=made)
+                known = lanes.learn_fork(key, KnownFork(answer))
+                lane = lanes.add(known, made)
+            except RametError:
+                return None  # the fork itself is refused for the same reason, by its own words
+            finally:
+                for one in made:
+                    close_all(one.fds)
+        forking = Forking(lane, known, request)
+        try:
+            self._until_forked(forking, time.monotonic() + patience)
+        except BaseException:
+            for held in forking.held.values():
+                held.close()
+            raise
+        finally:
+            forking.close()
+            self._give_back(lane)
+        if forking.outdated:
+            lanes.forget_fork(key)
+        return forking
+
+    def _until_forked(self, forking: Forking, deadline: float) -> None:
+        events: list[tuple[int, int]] = []
+        while not forking.step(events):
+            remaining = deadline - time.monotonic()
+            events = poll(forking.poller, max(remaining, 0.0))
+            if not events and remaining <= 0:
+                raise DaemonLost("daemon_silent", "core does not answer", hint="ramet daemon stop ends it")
 
     def _connection(self) -> Connection:
         while self._idle:
