@@ -42,6 +42,7 @@ enum event {
   EVENT_ENTERED,
   EVENT_SPAWNED,
   EVENT_EXITED,
+  EVENT_ENDED, /* no process is left inside */
   EVENT_FAILED,
   EVENT_HOSTILE, /* a malformed or unexpected frame, or a closed channel */
   EVENT_DEADLINE,
@@ -673,6 +674,24 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
   control_reply(RAMET_OK, frame->request, &writer);
 }
 
+/* It has all that its sandbox has touched, for as long as it lives. */
+static void
+let_twin_teach(struct sandbox *sandbox)
+{
+  if (sandbox->twin > 0 && sandbox->origin && snapshot_learn(sandbox->origin, sandbox->twin))
+    sandbox->twin = 0;
+  sandbox_lose_twin(sandbox);
+}
+
+static void
+keep_usage(struct sandbox *sandbox, const struct exit_record *record)
+{
+  sandbox->user_ns = record->user_ns;
+  sandbox->system_ns = record->system_ns;
+  sandbox->peak_bytes = record->peak_bytes;
+  sandbox->disk_bytes = record->disk_bytes;
+}
+
 static void
 read_exit(struct sandbox *sandbox, struct frame *frame)
 {
@@ -683,10 +702,7 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   sandbox->status = record.status;
-  sandbox->user_ns = record.user_ns;
-  sandbox->system_ns = record.system_ns;
-  sandbox->peak_bytes = record.peak_bytes;
-  sandbox->disk_bytes = record.disk_bytes;
+  keep_usage(sandbox, &record);
   if (record.started_ns > sandbox->arrived && record.started_ns <= loop_now())
     sandbox->started = record.started_ns;
   sandbox->reason = WIFSIGNALED((int)record.status) ? RAMET_REASON_SIGNAL : RAMET_REASON_EXIT;
@@ -704,6 +720,7 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   if (sandbox->has_session && record.number == sandbox->forked_command) {
+    let_twin_teach(sandbox);
     read_exit(sandbox, frame);
     sandbox->ended = loop_now();
     sandbox_end(sandbox);
@@ -714,6 +731,33 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
   control_reply(RAMET_EXITED, 0, &writer);
 }
 
+/* Init is told to kill everything, and core to kill init if it does not say soon that it has. */
+static bool
+ask_to_end(struct sandbox *sandbox)
+{
+  struct writer nothing = {0};
+
+  if (sandbox->overdue || frame_send(sandbox->channel, RAMET_INIT_END, 0, &nothing, NULL, 0) < 0)
+    return false;
+  sandbox->overdue = true;
+  sandbox->deadline.exact = false;
+  deadline_set(&sandbox->deadline, loop_now() + OVERDUE_NS);
+  return true;
+}
+
+/* No process of the guest is left: that is told, and then init goes, with the namespaces. */
+static void
+take_down(struct sandbox *sandbox)
+{
+  last_activity = sandbox->ended = loop_now();
+  sandbox_lose_twin(sandbox);
+  tell_ended(sandbox, false);
+  drop_waiting(sandbox);
+  set_state(sandbox, SANDBOX_ENDING);
+  sandbox->deadline.exact = false;
+  deadline_set(&sandbox->deadline, sandbox->ended + TAKE_DOWN_NS);
+}
+
 /* Init has killed and reaped everything before it told: no process of the guest is left. */
 static void
 on_run_exited(struct sandbox *sandbox, struct frame *frame)
@@ -722,12 +766,7 @@ on_run_exited(struct sandbox *sandbox, struct frame *frame)
   /* One that ended in the same moment by itself has ended by itself. */
   if (sandbox->overdue && sandbox->reason == RAMET_REASON_SIGNAL && WTERMSIG((int)sandbox->status) == SIGKILL)
     sandbox->reason = RAMET_REASON_TIMEOUT;
-  last_activity = sandbox->ended = loop_now();
-  tell_ended(sandbox, false);
-  drop_waiting(sandbox);
-  set_state(sandbox, SANDBOX_ENDING);
-  sandbox->deadline.exact = false;
-  deadline_set(&sandbox->deadline, sandbox->ended + TAKE_DOWN_NS);
+  take_down(sandbox);
 }
 
 static void
@@ -740,15 +779,8 @@ on_deadline(struct sandbox *sandbox, struct frame *frame)
 static void
 on_run_deadline(struct sandbox *sandbox, struct frame *frame)
 {
-  struct writer nothing = {0};
-
-  if (sandbox->overdue || frame_send(sandbox->channel, RAMET_INIT_END, 0, &nothing, NULL, 0) < 0) {
+  if (!ask_to_end(sandbox))
     on_deadline(sandbox, frame);
-    return;
-  }
-  sandbox->overdue = true;
-  sandbox->deadline.exact = false;
-  deadline_set(&sandbox->deadline, loop_now() + OVERDUE_NS);
 }
 
 static void
@@ -756,6 +788,45 @@ on_kill(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
   end_because(sandbox, RAMET_REASON_KILLED);
+}
+
+static void
+on_kill_standing(struct sandbox *sandbox, struct frame *frame)
+{
+  if (sandbox->overdue)
+    return;
+  sandbox->reason = RAMET_REASON_KILLED;
+  sandbox->status = SIGKILL;
+  let_twin_teach(sandbox);
+  if (!ask_to_end(sandbox))
+    on_kill(sandbox, frame);
+}
+
+static void
+on_deadline_standing(struct sandbox *sandbox, struct frame *frame)
+{
+  if (sandbox->overdue) {
+    sandbox_end(sandbox);
+    return;
+  }
+  sandbox->reason = RAMET_REASON_TIMEOUT;
+  sandbox->status = SIGKILL;
+  sandbox_lose_twin(sandbox);
+  if (!ask_to_end(sandbox))
+    on_deadline(sandbox, frame);
+}
+
+static void
+on_ended(struct sandbox *sandbox, struct frame *frame)
+{
+  struct exit_record record;
+
+  if (!sandbox->overdue || exit_record_read(frame, &record) < 0) {
+    on_hostile(sandbox, frame);
+    return;
+  }
+  keep_usage(sandbox, &record);
+  take_down(sandbox);
 }
 
 static void
@@ -783,7 +854,7 @@ on_death(struct sandbox *sandbox, struct frame *frame)
   (void)frame;
   if (sandbox->state == SANDBOX_BORN && !sandbox->id)
     prepare_failures++;
-  if (sandbox->state != SANDBOX_ENDING)
+  if (sandbox->state != SANDBOX_ENDING && !sandbox->overdue)
     sandbox->reason = RAMET_REASON_LOST;
   tell_ended(sandbox, false);
   sandbox_free(sandbox);
@@ -799,18 +870,18 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED         EXITED         FAILED           HOSTILE     DEADLINE     KILL     DEATH */
-    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_failed, on_hostile, on_deadline, on_kill,
-                      on_death},
-    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore, ignore,
-                        on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_failed, on_hostile, on_deadline,
-                          on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_failed, on_hostile, on_run_deadline,
-                         on_kill, on_death},
-    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_spawn_failed, on_hostile, on_deadline,
-                          on_kill, on_death},
-    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore, on_death},
+    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_failed, on_hostile, on_deadline,
+                      on_kill, on_death},
+    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore,
+                        ignore, on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_failed, on_hostile,
+                          on_deadline, on_kill, on_death},
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_failed, on_hostile,
+                         on_run_deadline, on_kill, on_death},
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_spawn_failed, on_hostile,
+                          on_deadline_standing, on_kill_standing, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore, on_death},
 };
 
 static void
@@ -833,6 +904,8 @@ event_of(uint16_t kind)
     return EVENT_SPAWNED;
   case RAMET_INIT_EXITED:
     return EVENT_EXITED;
+  case RAMET_INIT_ENDED:
+    return EVENT_ENDED;
   case RAMET_INIT_FAILED:
     return EVENT_FAILED;
   default:

@@ -43,6 +43,9 @@ struct spawn_ends {
 int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
                    struct err *err) MUST_CHECK;
 
+/* A child has ended, whose twin has its memory still: what it touched the next spares will touch ahead. True when the
+ * twin was taken. */
+bool snapshot_learn(struct snapshot *snapshot, int twin);
 /* Whether a snapshot that children are forked from has no spare; makes one, when nothing else is to do. */
 bool snapshot_spare_low(void);
 void snapshot_spare_add(void);

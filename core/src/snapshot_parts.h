@@ -39,6 +39,9 @@ struct snapshot {
   uint32_t spawned;
   uint64_t used_at; /* when it was forked last, or ready */
   bool learned; /* what children touch */
+  uint32_t ended; /* children that could have taught it */
+  int teacher;    /* the twin of a child that has ended, or 0 */
+  struct deadline teacher_leaves;
   int description, pages;
   void *mapping;
   size_t mapping_length;

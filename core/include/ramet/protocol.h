@@ -93,13 +93,14 @@ enum ramet_kind {
   RAMET_INIT_SPAWN = 66,
   RAMET_INIT_RUN = 67, /* ENTER and SPAWN in one; init ends with the command */
   RAMET_INIT_SIGNAL = 69, /* a signal to a command's process group */
-  RAMET_INIT_END = 68, /* kill everything inside now; the end of RUN's command is told as ever */
+  RAMET_INIT_END = 68, /* kill everything inside now; of RUN the end of the command is told as ever */
   /* init to core */
   RAMET_INIT_PREPARED = 80,
   RAMET_INIT_ENTERED = 81,
   RAMET_INIT_SPAWNED = 82,
   RAMET_INIT_EXITED = 83,
   RAMET_INIT_FAILED = 84,
+  RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
   /* tracer to core, while the source stands still: fork the parked twin */
   RAMET_TRACER_TWIN = 96,
 };

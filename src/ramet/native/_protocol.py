@@ -66,6 +66,7 @@ INIT_ENTERED = 81
 INIT_SPAWNED = 82
 INIT_EXITED = 83
 INIT_FAILED = 84
+INIT_ENDED = 85
 TRACER_TWIN = 96
 
 # enum ramet_tag
@@ -281,6 +282,7 @@ KIND_NAMES = MappingProxyType(
         82: "init_spawned",
         83: "init_exited",
         84: "init_failed",
+        85: "init_ended",
         96: "tracer_twin",
     }
 )
