@@ -363,7 +363,7 @@ static int
 start_snapshot_work(struct frame *frame, struct err *err)
 {
   if (frame->kind == RAMET_SNAPSHOT)
-    return snapshot_take(frame, err);
+    return snapshot_take(frame, NULL, err);
   fault_arm(requested_fault(frame));
   int result = export_or_load(frame, err);
   fault_arm(RAMET_STEP_NONE);

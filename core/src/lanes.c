@@ -10,12 +10,13 @@
 #include "loop.h"
 #include "offers.h"
 #include "sandbox.h"
+#include "snapshot.h"
 
 struct lane {
   struct watch watch; /* first */
   struct lane *next, *previous;
   int fd;
-  bool is_session; /* of one sandbox */
+  bool is_session; /* of one sandbox, or one snapshot */
 };
 
 static struct lane *all;
@@ -44,6 +45,7 @@ static void
 lane_close(struct lane *lane)
 {
   sandbox_lane_gone(lane);
+  snapshot_session_gone(lane);
   drop(lane);
 }
 
@@ -130,8 +132,9 @@ start_session(struct frame *frame, struct err *err)
 
   if (!session)
     return -1;
-  int result = frame->kind == RAMET_CLAIM ? offer_claim(frame, session, &refusal)
-                                          : sandbox_start(frame, session, &refusal);
+  int result = frame->kind == RAMET_CLAIM      ? offer_claim(frame, session, &refusal)
+               : frame->kind == RAMET_SNAPSHOT ? snapshot_take(frame, session, &refusal)
+                                               : sandbox_start(frame, session, &refusal);
   if (result < 0) {
     lane_refuse(session, frame->request, &refusal);
     lane_close(session);
@@ -147,6 +150,7 @@ handle(struct frame *frame, struct lane *lane, struct err *err)
     return sandbox_start(frame, lane, err);
   case RAMET_CREATE:
   case RAMET_CLAIM:
+  case RAMET_SNAPSHOT:
     return start_session(frame, err);
   default:
     return err_field(err, "kind", "a lane carries no request %u", frame->kind);

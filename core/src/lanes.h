@@ -3,7 +3,7 @@
  * daemon between itself and core: a process that slept costs more to wake up than everything that core does.
  *
  * A fork brings a socket of its own, its session: core answers over that, tells the end over it, and hears there what
- * its owner wants. The sandbox ends when its session closes. */
+ * its owner wants. The sandbox ends when its session closes. So does a snapshot that is taken for a live fork. */
 #ifndef RAMET_LANES_H
 #define RAMET_LANES_H
 
@@ -17,7 +17,7 @@ void lane_reply(struct lane *lane, uint16_t kind, uint64_t request, struct write
 void lane_reply_fds(struct lane *lane, uint16_t kind, uint64_t request, struct writer *writer, const int *fds,
                     int fd_count);
 void lane_refuse(struct lane *lane, uint64_t request, const struct err *err);
-/* The sandbox that came over it is no more: a session goes with it. */
+/* The sandbox or snapshot that came over it is no more: a session goes with it. */
 void lane_over(struct lane *lane);
 /* Without sessions. */
 int lane_count(void);

@@ -13,6 +13,7 @@
 #include "../pie/args.h"
 #include "control.h"
 #include "filters.h"
+#include "lanes.h"
 #include "stem.h"
 #include "twin.h"
 
@@ -187,6 +188,9 @@ snapshot_retire(struct snapshot *s)
       *at = s->next;
       break;
     }
+  if (s->session)
+    lane_over(s->session);
+  s->session = NULL;
   refuse_orders(s, true, RAMET_STEP_STEM_FORK, ECANCELED);
   dismiss_teacher(s);
   snapshot_end_tracer(s);
@@ -258,9 +262,26 @@ snapshot_drop_all(void)
 }
 
 void
+snapshot_session_gone(const struct lane *session)
+{
+  for (struct snapshot *s = snapshots; s; s = s->next) {
+    if (s->session != session)
+      continue;
+    s->session = NULL;
+    s->orphaned = true;
+    s->request = 0;
+    if (s->state != SNAPSHOT_CAPTURING)
+      snapshot_retire(s);
+    return;
+  }
+}
+
+void
 snapshot_fail(struct snapshot *s, const struct err *err)
 {
-  if (s->request)
+  if (s->request && s->session)
+    lane_refuse(s->session, s->request, err);
+  else if (s->request)
     control_refuse(s->request, err);
   snapshot_retire(s);
 }
@@ -508,7 +529,10 @@ tell_ready(struct snapshot *s)
   put_u64(&writer, RAMET_TAG_CAPTURE_NS, s->captured_at - s->asked_at);
   put_u64(&writer, RAMET_TAG_STEM_NS, now - s->captured_at);
   put_u32(&writer, RAMET_TAG_BY_TWIN, s->by_twin);
-  control_reply(RAMET_OK, s->request, &writer);
+  if (s->session)
+    lane_reply(s->session, RAMET_OK, s->request, &writer);
+  else
+    control_reply(RAMET_OK, s->request, &writer);
   s->request = 0;
 }
 
@@ -518,6 +542,10 @@ stem_lost(struct snapshot *s, int step, int error)
   struct err err;
 
   snapshot_end_stem(s);
+  if (s->orphaned) {
+    snapshot_retire(s);
+    return;
+  }
   if (s->request) {
     errno = error;
     err_step(&err, (enum ramet_step)step, "the stem: %s", strerror(error));

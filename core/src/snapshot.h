@@ -10,8 +10,12 @@
 
 struct snapshot;
 
-/* SNAPSHOT: the answer comes later. */
-int snapshot_take(const struct frame *frame, struct err *err) MUST_CHECK;
+struct lane;
+
+/* SNAPSHOT: the answer comes later. One with a session is answered over that, has a number of core's choice, and is
+ * dropped when the session closes. */
+int snapshot_take(const struct frame *frame, struct lane *session, struct err *err) MUST_CHECK;
+void snapshot_session_gone(const struct lane *session);
 /* EXPORT_SNAPSHOT: the answer, with descriptors, comes at once or later. */
 int snapshot_export(uint64_t id, uint64_t request, struct err *err) MUST_CHECK;
 /* LOAD_SNAPSHOT: the answer comes when its stem stands. */

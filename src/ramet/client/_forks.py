@@ -31,8 +31,7 @@ from ramet.native.frames import raw, text, u32, u64
 from ramet.native.runs import run_end
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Self
 
     from ramet.client._lanes import Lane
     from ramet.models.sandboxes import Child, ForkRequest
@@ -49,8 +48,8 @@ Key = tuple[str, tuple[tuple[str, "int | float"], ...]]
 def goes_past_daemon(request: ForkRequest) -> bool:
     """Whether core can be asked for it: names, and what outlives its owner, are the daemon's to keep."""
     return (
-        request.snapshot is not None
-        and not request.detach
+        not request.detach
+        and (request.snapshot is not None or not request.children[0].limits)
         and all(one.name is None and one.limits == request.children[0].limits for one in request.children)
     )
 
@@ -68,22 +67,52 @@ def question(request: ForkRequest, *, lane: bool) -> dict[str, Any]:
 class KnownFork:
     """What the children of a snapshot have in common, in one core."""
 
-    __slots__ = ("ahead", "core_id", "encoded", "info", "number", "record")
+    __slots__ = ("_record", "_told", "ahead", "core_id", "encoded", "info", "number")
 
-    def __init__(self, answer: dict[str, Any]) -> None:
-        told = ForkLaneInfo.from_wire(answer)
+    def __init__(self, told: ForkLaneInfo) -> None:
+        self._told = told
         self.core_id = told.core_id
         self.number = told.number
         self.encoded = base64.b64decode(told.encoded)
         self.info = told.info
-        self.record = told.record
+        # What is a child's own is appended: to write all of it anew would take longer than to send it.
+        rest = {name: value for name, value in told.record.items() if name not in {"created", "origin"}}
+        origin = {name: value for name, value in told.record["origin"].items() if name != "metadata"}
+        self._record = f'{_json(rest)[:-1]},"origin":{_json(origin)[:-1]},"metadata":'
         self.ahead = told.ahead
+
+    @classmethod
+    def of_wire(cls, answer: dict[str, Any]) -> Self:
+        """What the daemon said."""
+        return cls(ForkLaneInfo.from_wire(answer))
+
+    def of_live(self, source: SandboxInfo, found: frames.Attributes) -> Self:
+        """As this, of which `source` is a child, for the children of a snapshot of that, which core took."""
+        number = found.u32(p.TAG_SNAPSHOT)
+        origin: dict[str, Any] = {
+            "parent": source.id,
+            "snapshot": None,
+            "pause_ms": found.u64(p.TAG_PAUSE_NS) / 1e6,
+            "by_twin": bool(found.u32(p.TAG_BY_TWIN)),
+            "epoch": source.epoch + 1,
+        }
+        snapshot = u32(p.TAG_SNAPSHOT, number)
+        told = self._told
+        return type(self)(
+            dataclasses.replace(
+                told,
+                number=number,
+                encoded=base64.b64encode(snapshot + self.encoded[len(snapshot) :]).decode("ascii"),
+                info=dataclasses.replace(told.info, **origin),
+                record={**told.record, "origin": {**told.record["origin"], **origin}},
+                ahead=False,
+            )
+        )
 
     def record_of(self, child: Child, created: float) -> bytes:
         """What core keeps of a child, and tells the daemon."""
-        origin: Mapping[str, Any] = self.record["origin"]
-        told = {**self.record, "created": created, "origin": {**origin, "metadata": dict(child.metadata)}}
-        return raw(p.TAG_RECORD, json.dumps(told, separators=(",", ":")).encode())
+        metadata = _json(dict(child.metadata)) if child.metadata else "{}"
+        return raw(p.TAG_RECORD, f'{self._record}{metadata}}},"created":{created!r}}}'.encode("ascii"))
 
     def plan(self, child: Child, number: int, created: float) -> bytes:
         """The payload of CREATE."""
@@ -132,6 +161,39 @@ class CoreLine:
         frames.send(session, p.SIGNAL, 0, sandbox + command, [])
 
 
+class Taking:
+    """A snapshot of a running sandbox that core takes for its forks, and drops when this is closed."""
+
+    def __init__(self, lane: Lane, source: SandboxInfo) -> None:
+        """Ask for it. Raises OSError."""
+        self.session, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                payload = u64(p.TAG_SANDBOX, int(source.id, 16))
+                frames.send(lane.sock, p.SNAPSHOT, 1, payload, [theirs.fileno()])
+            self.session.setblocking(False)  # noqa: FBT003
+        except BaseException:
+            self.session.close()
+            raise
+
+    def found(self) -> frames.Attributes | None:
+        """What core says of it; None when there is none. Raises BlockingIOError when that is not here yet."""
+        try:
+            frame = frames.receive(self.session, bytearray(ANSWER_BYTES))
+        except BlockingIOError:
+            raise
+        except (OSError, frames.FrameError):
+            return None
+        if frame is None:
+            return None
+        close_all(frame.fds)
+        return frames.attributes(frame.payload) if frame.kind == p.OK else None
+
+    def close(self) -> None:
+        """Core may forget it. What was forked of it goes on."""
+        self.session.close()
+
+
 class _Asked:
     """A child that core was asked for."""
 
@@ -153,30 +215,46 @@ class _Asked:
 class Forking:
     """The children of one request, asked for over `lane`.
 
-    Use: `step` with what the poller found until it returns True. Then `held` has the sandboxes by their
-    numbers in the request, `errors` what befell single ones here, `refused` the numbers that are to be asked
-    of the daemon.
+    Use: `step` with the sessions that have something to say until it returns True: `only`, or what `poller`
+    finds. Then `held` has the sandboxes by their numbers in the request, `errors` what befell single ones
+    here, `refused` the numbers that are to be asked of the daemon.
     """
 
-    def __init__(self, lane: Lane, known: KnownFork, request: ForkRequest) -> None:
-        """The lane stays the caller's, who needs it until `step` has returned True."""
+    def __init__(
+        self, lane: Lane, known: KnownFork, request: ForkRequest, channel: Channel | None = None
+    ) -> None:
+        """The lane stays the caller's, who needs it until `step` has returned True. Takes `channel`."""
         self.held: dict[int, Held] = {}
         self.errors: dict[int, RametError] = {}
         self.refused: list[int] = []
         self.outdated = False
         """Core does not know the snapshot any more, or is gone."""
-        self.poller = select.epoll()
+        self._poller: select.epoll | None = None
         self._lane = lane
         self._known = known
+        self._channel = channel
         self._children = request.children
         self._to_claim = known.ahead
         self._todo = deque(range(len(request.children)))
         self._asked: dict[int, _Asked] = {}
         self._buffer = bytearray(ANSWER_BYTES)
 
-    def step(self, events: list[tuple[int, int]]) -> bool:
+    @property
+    def only(self) -> int | None:
+        """The session that is waited for, when it is one; to make a poller for it takes three calls more."""
+        return next(iter(self._asked)) if len(self._asked) == 1 and not self._todo else None
+
+    def poller(self) -> select.epoll:
+        """What watches all sessions that are waited for."""
+        if self._poller is None:
+            self._poller = select.epoll()
+            for descriptor in self._asked:
+                self._poller.register(descriptor, select.EPOLLIN)
+        return self._poller
+
+    def step(self, events: list[int]) -> bool:
         """Do what `events` allow; True when nothing is awaited any more."""
-        for descriptor, _ in events:
+        for descriptor in events:
             asked = self._asked.get(descriptor)
             if asked is not None:
                 self._hear(asked)
@@ -189,7 +267,10 @@ class Forking:
         for asked in self._asked.values():
             asked.close()
         self._asked.clear()
-        self.poller.close()
+        if self._channel is not None:
+            self._channel.close()
+        if self._poller is not None:
+            self._poller.close()
 
     def _ask(self, number: int) -> bool:
         """False when the lane has no room now, and something is awaited that will make some."""
@@ -209,13 +290,15 @@ class Forking:
                     fds = [theirs.fileno()]
                     frames.send(self._lane.sock, p.CLAIM, number + 1, payload, fds)
                 else:
-                    asked.channel = channel = Channel(kernel=self._known.info.kernel)
+                    channel, self._channel = self._channel, None
+                    asked.channel = channel = channel or Channel(kernel=self._known.info.kernel)
                     payload = self._known.plan(child, secrets.randbits(48) or 1, created)
                     fds = [*channel.theirs, theirs.fileno()]
                     frames.send(self._lane.sock, p.CREATE, number + 1, payload, fds)
                     close_all(channel.take_theirs())
             session.setblocking(False)  # noqa: FBT003
-            self.poller.register(session, select.EPOLLIN)
+            if self._poller is not None:
+                self._poller.register(session, select.EPOLLIN)
             self._asked[session.fileno()] = asked
         except BlockingIOError:
             asked.close()
@@ -242,7 +325,8 @@ class Forking:
         except (OSError, frames.FrameError):
             frame = None
         del self._asked[asked.session.fileno()]
-        self.poller.unregister(asked.session)
+        if self._poller is not None:
+            self._poller.unregister(asked.session)
         if frame is None:  # core is gone, or has closed the lane with this unread
             asked.close()
             self.outdated = True
@@ -276,7 +360,13 @@ class Forking:
             # One that was forked ahead was told of a life before this one.
             epoch=common.epoch + (asked.channel is None),
         )
-        self.held[asked.number] = Held(info, [asked.session.detach(), *channel.take_ours()], CoreLine)
+        held = Held(info, [asked.session.detach(), *channel.take_ours()], CoreLine)
+        held.known = self._known
+        self.held[asked.number] = held
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _no_descriptors(error: OSError) -> RametError:

@@ -22,7 +22,7 @@ from ramet.wire import messages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ramet.client._forks import CoreLine
+    from ramet.client._forks import CoreLine, KnownFork
 
 
 def ended_error(info: SandboxInfo, text: str) -> SandboxEnded:
@@ -159,7 +159,7 @@ class Held:
     ) -> None:
         """Takes `fds`: session, stdin, stdout, stderr, and a kernel's channel. `line`: who is at its end."""
         session, feed, out, err, *channel = fds
-        self.session = socket.socket(fileno=session)
+        self.session = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, session)
         self.line = line
         self.stdin = Outflow(feed)
         self.stdout = Inflow(out)
@@ -167,6 +167,8 @@ class Held:
         self.info = info if isinstance(info, SandboxInfo) else SandboxInfo.from_wire(info)
         self.channel = socket.socket(fileno=channel[0]) if channel else None
         self.lost = False
+        self.known: KnownFork | None = None
+        """What core needs to know to fork it, where that is known."""
         _all_held.add(self)
         for number in fds:
             os.set_blocking(number, False)

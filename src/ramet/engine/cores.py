@@ -60,8 +60,8 @@ class Core:
         return self.last_sandbox
 
     def next_snapshot(self) -> int:
-        """A number for a snapshot, never 0."""
-        self._last_snapshot = self._last_snapshot % (1 << 31) + 1
+        """A number for a snapshot, never 0. Those from 2**31 on core gives to snapshots of clients."""
+        self._last_snapshot = self._last_snapshot % ((1 << 31) - 1) + 1
         return self._last_snapshot
 
     def end_sandbox(self, sandbox: int) -> None:

@@ -411,8 +411,11 @@ class Sandboxes:
             self.ahead.gone(sandbox)
         elif told is not None:
             told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
+            parent = self._found(told.origin.parent or "", [*self._living.values(), *self._past.values()])
             if image is not None:
                 told.ground = image.ground_of_children()
+            elif parent is not None:
+                told.ground = parent.ground
             self._living[number] = told
         if image is not None:
             self.ahead.fill(image)

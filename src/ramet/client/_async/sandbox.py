@@ -15,7 +15,7 @@ from ramet.client._async.api import shared
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
 from ramet.client._async.streams import AsyncReader, AsyncWriter, deadline_of, remaining
-from ramet.client._backends._async import Opening, poll
+from ramet.client._backends._async import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
@@ -407,14 +407,10 @@ class AsyncSandbox(Opening):
         await self._await_end(held)
 
     async def _await_end(self, held: Held) -> None:
-        if held.hear():
-            return
         deadline = deadline_of(END_PATIENCE_S)
-        with select.epoll() as poller:
-            poller.register(held.session, select.EPOLLIN)
-            while not held.hear():
-                if not await poll(poller, remaining(deadline)) and not remaining(deadline):
-                    raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
+        while not held.hear():
+            if not await ready(held.session.fileno(), remaining(deadline)) and not remaining(deadline):
+                raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
 
     async def aclose(self) -> None:
         """Let go of it: it ends now, unless it is detached. Its result, without output, can be had after."""
@@ -550,6 +546,7 @@ class AsyncSandbox(Opening):
             encoding=self._encoding,
             running=running,
             on_error=on_error,
+            source=self._here.held,
         )
         return children[0] if n is None else children
 
@@ -679,15 +676,17 @@ async def _create(client: AsyncClient, request: CreateRequest) -> Held:
     return found.held[0]
 
 
-async def _fork(client: AsyncClient, request: ForkRequest) -> _Found:
+async def _fork(client: AsyncClient, request: ForkRequest, source: Held | None = None) -> _Found:
     """Children, by core where it can be asked, and what is left of them by the daemon."""
     found = _Found()
     numbers = list(range(len(request.children)))
     try:
-        if request.snapshot is not None:
+        if source is not None:
+            forking = await client.fork_live_past_daemon(request, source, FORK_PATIENCE_S)
+        else:
             forking = await client.fork_past_daemon(request, FORK_PATIENCE_S)
-            if forking is not None:
-                numbers = found.take_forked(forking)
+        if forking is not None:
+            numbers = found.take_forked(forking)
         if numbers:
             asked = dataclasses.replace(request, children=tuple([request.children[one] for one in numbers]))
             wire = asked.to_wire()
@@ -710,9 +709,10 @@ async def _forked(
     encoding: str,
     running: str | None,
     on_error: OnError,
+    source: Held | None = None,
 ) -> AsyncSandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    found = await _make_forks(client, request)
+    found = await _make_forks(client, request, source)
     children = AsyncSandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -727,11 +727,11 @@ async def _forked(
     return children
 
 
-async def _make_forks(client: AsyncClient, request: ForkRequest) -> _Found:
+async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | None = None) -> _Found:
     """As `_fork`; a built-in template is built if need be, and anew when the host has changed under it."""
     if request.snapshot not in BUILT_IN:
         try:
-            return await _fork(client, request)
+            return await _fork(client, request, source)
         except InvalidRequest as error:
             if error.code == "unknown_snapshot" and not error.hint:
                 error.hint = near(request.snapshot or "", BUILT_IN)

@@ -12,7 +12,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
-from ramet.client._backends._sync import Opening, poll
+from ramet.client._backends._sync import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
@@ -408,14 +408,10 @@ class Sandbox(Opening):
         self._await_end(held)
 
     def _await_end(self, held: Held) -> None:
-        if held.hear():
-            return
         deadline = deadline_of(END_PATIENCE_S)
-        with select.epoll() as poller:
-            poller.register(held.session, select.EPOLLIN)
-            while not held.hear():
-                if not poll(poller, remaining(deadline)) and not remaining(deadline):
-                    raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
+        while not held.hear():
+            if not ready(held.session.fileno(), remaining(deadline)) and not remaining(deadline):
+                raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
 
     def close(self) -> None:
         """Let go of it: it ends now, unless it is detached. Its result, without output, can be had after."""
@@ -551,6 +547,7 @@ class Sandbox(Opening):
             encoding=self._encoding,
             running=running,
             on_error=on_error,
+            source=self._here.held,
         )
         return children[0] if n is None else children
 
@@ -680,15 +677,17 @@ def _create(client: Client, request: CreateRequest) -> Held:
     return found.held[0]
 
 
-def _fork(client: Client, request: ForkRequest) -> _Found:
+def _fork(client: Client, request: ForkRequest, source: Held | None = None) -> _Found:
     """Children, by core where it can be asked, and what is left of them by the daemon."""
     found = _Found()
     numbers = list(range(len(request.children)))
     try:
-        if request.snapshot is not None:
+        if source is not None:
+            forking = client.fork_live_past_daemon(request, source, FORK_PATIENCE_S)
+        else:
             forking = client.fork_past_daemon(request, FORK_PATIENCE_S)
-            if forking is not None:
-                numbers = found.take_forked(forking)
+        if forking is not None:
+            numbers = found.take_forked(forking)
         if numbers:
             asked = dataclasses.replace(request, children=tuple([request.children[one] for one in numbers]))
             wire = asked.to_wire()
@@ -711,9 +710,10 @@ def _forked(
     encoding: str,
     running: str | None,
     on_error: OnError,
+    source: Held | None = None,
 ) -> SandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    found = _make_forks(client, request)
+    found = _make_forks(client, request, source)
     children = SandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -728,11 +728,11 @@ def _forked(
     return children
 
 
-def _make_forks(client: Client, request: ForkRequest) -> _Found:
+def _make_forks(client: Client, request: ForkRequest, source: Held | None = None) -> _Found:
     """As `_fork`; a built-in template is built if need be, and anew when the host has changed under it."""
     if request.snapshot not in BUILT_IN:
         try:
-            return _fork(client, request)
+            return _fork(client, request, source)
         except InvalidRequest as error:
             if error.code == "unknown_snapshot" and not error.hint:
                 error.hint = near(request.snapshot or "", BUILT_IN)
