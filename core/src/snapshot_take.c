@@ -278,21 +278,33 @@ read_request(const struct frame *frame, uint64_t *sandbox, uint32_t *id, uint32_
     return -1;
   if (*sandbox == 0)
     return err_field(err, "sandbox", "is missing");
-  if (*id == 0 || snapshot_by_id(*id))
+  return 0;
+}
+
+static int
+choose_number(bool for_client, uint32_t *id, struct err *err)
+{
+  static uint32_t last;
+
+  if (for_client && *id)
+    return err_field(err, "snapshot", "over a lane the number is core's to choose");
+  while (for_client && (*id == 0 || snapshot_by_id(*id)))
+    *id = SNAPSHOT_FOR_CLIENTS | ++last;
+  if (*id == 0 || snapshot_by_id(*id) || (!for_client && *id & SNAPSHOT_FOR_CLIENTS))
     return err_field(err, "snapshot", *id ? "this number is taken" : "is missing");
   return 0;
 }
 
 int
-snapshot_take(const struct frame *frame, struct err *err)
+snapshot_take(const struct frame *frame, struct lane *session, struct err *err)
 {
   uint64_t id;
   uint32_t number, fault;
 
-  if (read_request(frame, &id, &number, &fault, err) < 0)
+  if (read_request(frame, &id, &number, &fault, err) < 0 || choose_number(session, &number, err) < 0)
     return -1;
   struct sandbox *sandbox = sandbox_find(id);
-  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+  if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->overdue)
     return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
   if (snapshot_capturing(id))
     return err_code(err, "busy", "a snapshot of this sandbox is being taken");
@@ -301,6 +313,7 @@ snapshot_take(const struct frame *frame, struct err *err)
   struct snapshot *s = snapshot_alloc(number, frame->request, err);
   if (!s)
     return -1;
+  s->session = session;
   s->fault = (enum ramet_step)fault;
   s->filter = sandbox->filter;
   s->source = id;
@@ -310,6 +323,7 @@ snapshot_take(const struct frame *frame, struct err *err)
   s->old_end = sandbox->region_end;
   if (fork_tracer(s, sandbox, err) == 0)
     return 0;
+  s->session = NULL; /* the caller's still */
   snapshot_retire(s);
   return -1;
 }

@@ -2,7 +2,8 @@
 
 A daemon that slept takes longer to wake up than core to run `true`; so a client that runs more than one
 command gets a connection of its own to core, and the beginning of its plans, which is all that the daemon
-would add to a request. Core takes nothing but RUN over it, and ends what came over it when it closes.
+would add to a request. Core takes runs over it, which end when it closes, and forks of snapshots, each of
+which brings a session of its own; the daemon hears of those.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Lanes:
         root = await core.definitions.get(None, request.python)
         beginning = root.beginning(request.limits)
         if request.socket:
-            client.pass_on({"made": 0, "info": {}}, [await _lane(core)])
+            client.pass_on({"made": 0, "info": {}}, [await open_lane(core)])
         return LaneInfo(
             core_id=f"{core.core_id:016x}",
             encoded=base64.b64encode(beginning.encoded).decode("ascii"),
@@ -62,8 +63,8 @@ class Lanes:
         return core is None or not (await core.connection.ask(p.CLOSE_LANES)).u32(p.TAG_LANES)
 
 
-async def _lane(core: Core) -> int:
-    """The client's end of a new lane."""
+async def open_lane(core: Core) -> int:
+    """The client's end of a new lane. Raises RametError."""
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:

@@ -11,17 +11,19 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ramet._descriptors import close_all
+from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
 from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
 
 if TYPE_CHECKING:
     from ramet.daemon.server import Connection
-    from ramet.engine.channels import Channel
     from ramet.engine.sandboxes import Sandboxes
     from ramet.engine.standing import Sandbox
     from ramet.models.operations import Empty
     from ramet.models.sandboxes import (
         CreateRequest,
+        ForkLaneInfo,
+        ForkLaneRequest,
         ForkReport,
         ForkRequest,
         ListRequest,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         SnapshotName,
         SnapshotRequest,
     )
+    from ramet.native.channels import Channel
 
 Perform = Callable[[Any, "Connection"], Awaitable[Any]]
 
@@ -42,6 +45,7 @@ class SandboxOperations:
         self.table: dict[str, Perform] = {
             "sandbox.create": self._create,
             "sandbox.fork": self._fork,
+            "sandbox.lane": self._lane,
             "sandbox.snapshot": self._snapshot,
             "sandbox.kill": self._kill,
             "sandbox.list": self._list,
@@ -60,6 +64,12 @@ class SandboxOperations:
 
         return await self._sandboxes.fork(request, deliver, lambda: not client.closed)
 
+    async def _lane(self, request: ForkLaneRequest, client: Connection) -> ForkLaneInfo:
+        core, info = await self._sandboxes.fork_lane(request)
+        if request.socket:
+            client.pass_on({"made": 0, "info": {}}, [await open_lane(core)])
+        return info
+
     async def _snapshot(self, request: SnapshotRequest, client: Connection) -> Snapshot:
         taken = await self._sandboxes.snapshot(request)
         if client.closed:
@@ -71,7 +81,7 @@ class SandboxOperations:
         return await self._sandboxes.kill(request.sandbox)
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
-        return SandboxList(self._sandboxes.told(ended=request.ended))
+        return SandboxList(await self._sandboxes.told(ended=request.ended))
 
     async def _list_snapshots(self, _request: Empty, _client: Connection) -> SnapshotList:
         return SnapshotList(await self._sandboxes.snapshots.all_told())

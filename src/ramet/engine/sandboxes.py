@@ -8,6 +8,7 @@ command's end (EXITED) and, when no process is left, of the sandbox's (ENDED); o
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import os
@@ -19,20 +20,20 @@ from typing import TYPE_CHECKING
 
 from ramet._descriptors import close_all
 from ramet.engine import plan
-from ramet.engine.ahead import Ahead
-from ramet.engine.channels import Channel
+from ramet.engine.ahead import Ahead, wanted_ahead
 from ramet.engine.durable import Archive, Ground
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, Origin, Sandbox, shown_command
-from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
+from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, SandboxEnded, Unforkable
 from ramet.models.names import near
-from ramet.models.sandboxes import ForkReport, ForkRequest
+from ramet.models.sandboxes import ForkLaneInfo, ForkReport, ForkRequest
 from ramet.native import _protocol as p
+from ramet.native.channels import Channel
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
 from ramet.native.runs import end_of, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ramet.engine.cores import Core, Cores
     from ramet.models.limits import Limits
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ramet.models.sandboxes import (
         Child,
         CreateRequest,
+        ForkLaneRequest,
         KernelRef,
         SandboxInfo,
         Snapshot,
@@ -82,15 +84,27 @@ class Sandboxes:
 
     # --- looking ------------------------------------------------------------------------------------------
 
-    def find(self, key: str) -> Sandbox:
+    async def find(self, key: str) -> Sandbox:
         """The living sandbox of this id or name.
 
         Raises SandboxEnded when it has ended, InvalidRequest when there never was one, or not for long.
         """
-        return self._found(key, self._living.values()) or self._refuse(key)
+        found = self._found(key, self._living.values())
+        if found is None:
+            await self._hear()
+            found = self._found(key, self._living.values())
+        return found or self._refuse(key)
 
-    def told(self, *, ended: bool) -> tuple[SandboxInfo, ...]:
+    async def _hear(self) -> None:
+        """Have core tell of what clients did past us. Whatever it is asked, it tells of that first."""
+        core = self._cores.running
+        if core is not None:
+            with contextlib.suppress(RametError):
+                await core.status()
+
+    async def told(self, *, ended: bool) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
+        await self._hear()
         self._forget_old()
         chosen = [*self._living.values(), *(self._past.values() if ended else ())]
         return tuple([one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown])
@@ -168,7 +182,7 @@ class Sandboxes:
             image = await self.snapshots.find(request.snapshot)
             with image.used():
                 return ForkReport(errors=await self._children(image, request, [], deliver, wanted))
-        sandbox = self.find(request.sandbox or "")
+        sandbox = await self.find(request.sandbox or "")
         channels: list[Channel] = []
         sandbox.attach()
         try:
@@ -199,7 +213,7 @@ class Sandboxes:
             async with window:
                 if not wanted():
                     return None
-                ready = self.ahead.take(image, own, detach=request.detach)
+                ready = await self.ahead.take(image, own, detach=request.detach)
                 if ready is not None:
                     ready[0].hand_out(own.metadata)
                     deliver(number, *ready)
@@ -225,30 +239,12 @@ class Sandboxes:
     ) -> Sandbox:
         """Takes `channel` when it fails. A `spare` is nobody's yet."""
         limits = image.limits.replace(**own.limits) if own.limits else image.limits
-        live = image.name is None
-        origin = Origin(
-            image.command,
-            image.pid,
-            image.parent,
-            image.name,
-            pause_ms=image.pause_ms if live else None,
-            by_twin=image.by_twin if live else None,
-            kernel=image.kernel,
-            epoch=image.epoch + 1,
-            metadata=own.metadata,
-        )
+        origin = _origin_of_child(image, own.metadata)
         sandbox = self._begin(image.core, origin, limits, own.name, request.ttl)
         sandbox.spare = spare
         sandbox.ground = image.ground_of_children()
         try:
-            payload = b"".join(
-                (
-                    u32(p.TAG_SNAPSHOT, image.number),
-                    self._standing(sandbox, own.timeout),
-                    plan.streams_part(COMMAND, channel=image.kernel is not None),
-                    plan.limits_part(limits, image.core.cgroups),
-                )
-            )
+            payload = self._standing(sandbox, own.timeout) + _plan_of_children(image, limits)
             made = await self._ask(sandbox, p.CREATE, payload, channel.take_theirs())
             _learn_birth(sandbox, made)
             self._stands(sandbox, channel)
@@ -257,6 +253,25 @@ class Sandboxes:
             self._give_up(sandbox)
             raise
         return sandbox
+
+    async def fork_lane(self, request: ForkLaneRequest) -> tuple[Core, ForkLaneInfo]:
+        """What a client needs to fork a snapshot past us, and the core that it is for.
+
+        Raises InvalidRequest, SnapshotError, and what core answers.
+        """
+        image = await self.snapshots.find(request.snapshot)
+        limits = image.limits.replace(**request.limits) if request.limits else image.limits
+        child = Sandbox(image.core, 0, _origin_of_child(image, {}), limits=limits)
+        child.ground = image.ground_of_children()
+        encoded = _plan_of_children(image, limits)
+        return image.core, ForkLaneInfo(
+            core_id=f"{image.core.core_id:016x}",
+            number=image.number,
+            encoded=base64.b64encode(encoded).decode("ascii"),
+            info=child.info(),
+            record=child.told(),
+            ahead=bool(wanted_ahead(image)) and not request.limits,
+        )
 
     async def _make_ahead(self, image: Image) -> tuple[Sandbox, Channel]:
         """A child that nobody has asked for yet."""
@@ -272,7 +287,7 @@ class Sandboxes:
 
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """Keep the state of a sandbox under a name. Raises as `fork` does."""
-        sandbox = self.find(request.sandbox)
+        sandbox = await self.find(request.sandbox)
         async with self.snapshots.reserved(request.name):
             sandbox.attach()
             try:
@@ -342,9 +357,10 @@ class Sandboxes:
 
         Raises InvalidRequest.
         """
-        sandbox = self._found(key, self._living.values()) or self._found(key, self._past.values())
-        if sandbox is None:
-            sandbox = self._refuse(key)
+        try:
+            sandbox = await self.find(key)
+        except SandboxEnded:
+            sandbox = self._found(key, self._past.values()) or self._refuse(key)
         sandbox.kill("by request")
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
@@ -363,13 +379,15 @@ class Sandboxes:
 
     # --- core's words -------------------------------------------------------------------------------------
 
-    def event(self, frame: Frame) -> None:
-        """EXITED or ENDED of some sandbox."""
+    def event(self, core: Core, frame: Frame) -> None:
+        """CREATED, EXITED or ENDED of some sandbox."""
         try:
             found = attributes(frame.payload)
             number = found.u64(p.TAG_SANDBOX)
             sandbox = self._living.get(number)
-            if sandbox is None:
+            if frame.kind == p.CREATED:
+                self._made_past_us(core, number, found)
+            elif sandbox is None:
                 # A core that is being adopted tells of ends before it lists who lives.
                 if self._cores.running is None:
                     self._strays.setdefault(number, []).append(frame)
@@ -381,6 +399,26 @@ class Sandboxes:
         except FrameError:
             # Core is not believed less for one frame: what depends on it will time out by name.
             return
+
+    def _made_past_us(self, core: Core, number: int, found: Attributes) -> None:
+        """A client made a sandbox over a lane, or claimed one that was forked ahead."""
+        told = Sandbox.past_us(core, number, found.get(p.TAG_RECORD, b""))
+        image = self.snapshots.of_number(core, found.u32(p.TAG_SNAPSHOT))
+        sandbox = self._living.get(number)
+        if sandbox is not None:
+            sandbox.hand_out({} if told is None else told.origin.metadata, past_daemon=True)
+            self.ahead.gone(sandbox)
+        elif told is not None:
+            told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
+            told.watched = bool(found.u64(p.TAG_WATCH))
+            parent = self._found(told.origin.parent or "", [*self._living.values(), *self._past.values()])
+            if image is not None:
+                told.ground = image.ground_of_children()
+            elif parent is not None:
+                told.ground = parent.ground
+            self._living[number] = told
+        if image is not None:
+            self.ahead.fill(image)
 
     def adopt(self, core: Core, told: Attributes) -> bool:
         """Take over a sandbox that an earlier daemon left; False if it is not to stay."""
@@ -395,7 +433,7 @@ class Sandboxes:
         sandbox.attach()
         sandbox.leave()
         for frame in self._strays.pop(number, []):
-            self.event(frame)
+            self.event(core, frame)
         return True
 
     def adopted(self) -> None:
@@ -445,7 +483,7 @@ class Sandboxes:
         self._living.pop(sandbox.number, None)
         self._past[sandbox.number] = sandbox
         if sandbox.spare:
-            self.ahead.ended(sandbox)
+            self.ahead.gone(sandbox)
         sandbox.finish(end)
         self._forget_old()
 
@@ -491,6 +529,32 @@ def _channels(request: ForkRequest, kernel: KernelRef | None) -> list[Channel]:
     except OSError:
         return made  # the first child without one tells of it
     return made
+
+
+def _origin_of_child(image: Image, metadata: Mapping[str, str]) -> Origin:
+    live = image.name is None
+    return Origin(
+        image.command,
+        image.pid,
+        image.parent,
+        image.name,
+        pause_ms=image.pause_ms if live else None,
+        by_twin=image.by_twin if live else None,
+        kernel=image.kernel,
+        epoch=image.epoch + 1,
+        metadata=metadata,
+    )
+
+
+def _plan_of_children(image: Image, limits: Limits) -> bytes:
+    """What the plans of all children with these limits have in common."""
+    return b"".join(
+        (
+            u32(p.TAG_SNAPSHOT, image.number),
+            plan.streams_part(COMMAND, channel=image.kernel is not None),
+            plan.limits_part(limits, image.core.cgroups),
+        )
+    )
 
 
 def _no_descriptors(error: OSError) -> RametError:

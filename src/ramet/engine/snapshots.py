@@ -189,6 +189,11 @@ class Snapshots:
                 self._images[name] = known
         return known
 
+    def of_number(self, core: Core, number: int) -> Image | None:
+        """The named image that `core` has under a number, if it is there still."""
+        known = self._images.values()
+        return next((one for one in known if one.number == number and one.core is core), None)
+
     async def remove(self, name: str) -> Snapshot:
         """Take it away; what was forked from it goes on. Raises InvalidRequest, SnapshotError."""
         async with self._alone(name):

@@ -450,6 +450,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("shutdown", Empty, Pong),
         Operation("sandbox.create", s.CreateRequest, s.SandboxInfo, streams="made", idempotent=False),
         Operation("sandbox.fork", s.ForkRequest, s.ForkReport, streams="made", idempotent=False),
+        Operation("sandbox.lane", s.ForkLaneRequest, s.ForkLaneInfo, streams="made"),
         Operation("sandbox.snapshot", s.SnapshotRequest, s.Snapshot, idempotent=False),
         Operation("sandbox.kill", s.SandboxRequest, s.SandboxInfo),
         Operation("sandbox.list", s.ListRequest, s.SandboxList),

@@ -298,6 +298,33 @@ class ForkRequest:
         return dataclasses.replace(checked, children=made)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForkLaneRequest:
+    """What a client needs to have core fork a snapshot past the daemon.
+
+    `limits` are those that the children have otherwise than the snapshot; `socket` asks for a lane, a
+    connection to core.
+    """
+
+    snapshot: str
+    limits: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
+    socket: bool = True
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"snapshot": self.snapshot, "limits": dict(self.limits), "socket": self.socket}
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest naming the field at fault."""
+        _only(data, ("snapshot", "limits", "socket"))
+        limits = _fork_limits(data.get("limits"))
+        if "wall" in limits:
+            raise InvalidRequest.of("limits.wall", "is each child's own, not what all have in common")
+        name = check_name(check_text(data.get("snapshot", ""), "snapshot"), "snapshot")
+        return cls(name, limits, _flag(data.get("socket", True), "socket"))
+
+
 def per_child(value: Any, n: int, field: str) -> list[Any]:
     """`value` for each of `n` children: the items of a list of `n`, or the same for all.
 
@@ -604,6 +631,32 @@ class ForkReport:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
         return cls(**{**data, "errors": tuple([(number, error) for number, error in data["errors"]])})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForkLaneInfo:
+    """What the plans of all children of a snapshot have in common, and which core understands it.
+
+    `encoded` is base64 of attributes of core/PROTOCOL.md, `number` the snapshot's there. `info` is what is
+    told of a child, `record` what core is to keep of it; both without what is the child's own. `ahead` says
+    whether children are forked ahead, and may be claimed.
+    """
+
+    core_id: str
+    number: int
+    encoded: str
+    info: SandboxInfo
+    record: Mapping[str, Any]
+    ahead: bool
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**{name: getattr(self, name) for name in self.__slots__}, "info": self.info.to_wire()}
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON."""
+        return cls(**{**data, "info": SandboxInfo.from_wire(data["info"])})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

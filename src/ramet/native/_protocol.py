@@ -46,11 +46,15 @@ LOAD_SNAPSHOT = 17
 LANE = 18
 SIGNAL = 20
 CLOSE_LANES = 19
+OFFER = 21
+CLAIM = 22
+WITHDRAW = 23
 OK = 32
 ERROR = 33
 EXITED = 34
 ENDED = 35
 READY = 36
+CREATED = 37
 INIT_PREPARE = 64
 INIT_ENTER = 65
 INIT_SPAWN = 66
@@ -62,6 +66,7 @@ INIT_ENTERED = 81
 INIT_SPAWNED = 82
 INIT_EXITED = 83
 INIT_FAILED = 84
+INIT_ENDED = 85
 TRACER_TWIN = 96
 
 # enum ramet_tag
@@ -272,11 +277,15 @@ KIND_NAMES = MappingProxyType(
         18: "lane",
         20: "signal",
         19: "close_lanes",
+        21: "offer",
+        22: "claim",
+        23: "withdraw",
         32: "ok",
         33: "error",
         34: "exited",
         35: "ended",
         36: "ready",
+        37: "created",
         64: "init_prepare",
         65: "init_enter",
         66: "init_spawn",
@@ -288,6 +297,7 @@ KIND_NAMES = MappingProxyType(
         82: "init_spawned",
         83: "init_exited",
         84: "init_failed",
+        85: "init_ended",
         96: "tracer_twin",
     }
 )

@@ -1,6 +1,5 @@
 """Sandboxes of several processes: each is in a child what it was to the others."""
 
-from system.engine import _engine
 from system.engine._engine import Engine
 
 SHELL = ["/bin/sh", "-c", 'echo READY; while read -r line; do eval "$line"; done']
