@@ -129,7 +129,26 @@ for_each(struct capture_tree *tree, int (*step)(struct capture *, struct err *),
 }
 
 static int
-copy_upper(const struct capture_tree *tree, int *upper, struct treecopy_count *count, struct err *err)
+copy_layers(const struct capture_tree *tree, int copy, struct inodes *inodes, struct treecopy_count *count,
+            struct err *err)
+{
+  static const char *const dirs[] = {"upper", "shm"};
+
+  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
+    cleanup_fd int from = openat(tree->source->upper, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (from < 0 || mkdirat(copy, dirs[i], 0700) < 0)
+      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
+    cleanup_fd int to = openat(copy, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (to < 0)
+      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
+    if (treecopy(from, to, inodes, count, RAMET_STEP_COPY_UPPER, err) < 0)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+copy_upper(struct capture_tree *tree, int *upper, struct treecopy_count *count, struct err *err)
 {
   struct tmpfs_options options = {.mode = "0700"};
 
@@ -138,17 +157,14 @@ copy_upper(const struct capture_tree *tree, int *upper, struct treecopy_count *c
   cleanup_fd int copy = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_COPY_UPPER, err);
   if (copy < 0)
     return -1;
-  static const char *const dirs[] = {"upper", "shm"};
-  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
-    cleanup_fd int from = openat(tree->source->upper, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (from < 0 || mkdirat(copy, dirs[i], 0700) < 0)
-      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
-    cleanup_fd int to = openat(copy, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (to < 0)
-      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
-    if (treecopy(from, to, count, RAMET_STEP_COPY_UPPER, err) < 0)
-      return -1;
-  }
+  struct inodes inodes;
+  struct err second;
+  int result = inodes_reserve(tree->source->upper, copy, tree->wishes, tree->wish_count, &inodes,
+                              RAMET_STEP_COPY_UPPER, err);
+  if (result == 0)
+    result = copy_layers(tree, copy, &inodes, count, err);
+  if (inodes_end(&inodes, copy, RAMET_STEP_COPY_UPPER, result < 0 ? &second : err) < 0 || result < 0)
+    return -1;
   *upper = steal_fd(&copy);
   return 0;
 }

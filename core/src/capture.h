@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "image.h"
+#include "inodes.h"
 #include "plan.h"
 #include "procfs.h"
 #include "trace.h"
@@ -48,7 +49,8 @@ struct capture {
   struct tracee *threads;
   int thread_count;
   bool still; /* all its threads have stopped */
-  bool subreaper; /* it takes in the orphans among its descendants, of which the frozen copy is one: not in the pause */
+  bool
+      subreaper; /* it takes in the orphans among its descendants, of which the frozen copy is one: not in the pause */
   struct procmaps maps;
   uint64_t syscall_address;
   int memory; /* /proc/PID/mem */
@@ -80,6 +82,8 @@ struct capture_tree {
   struct writer restarted;
   struct shared_object *objects;
   uint32_t object_count;
+  struct inode_wish *wishes; /* files that are open, whose numbers may be remembered */
+  int wish_count;
   uint32_t open_files; /* descriptions that descriptors are of */
 };
 

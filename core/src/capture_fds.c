@@ -229,8 +229,6 @@ write_unlinked(struct writing *w, struct err *err)
 {
   struct stat st;
 
-  if (procfs_field(w->fd->info, "lock"))
-    return fd_refuse(w, err, "a locked file without a name");
   cleanup_fd int file = open_again(w);
   if (file < 0 || fstat(file, &st) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "open fd %d: %s", w->fd->number, strerror(errno));
@@ -288,6 +286,23 @@ write_nameless(struct writing *w, struct err *err)
 }
 
 static int
+wish_number(const struct writing *w, struct err *err)
+{
+  static const char shm[] = "/dev/shm/";
+  struct capture_tree *tree = w->capture->tree;
+  struct inode_wish *grown = realloc(tree->wishes, sizeof *grown * (size_t)(tree->wish_count + 1));
+  char path[4096 + 8];
+
+  if (!grown)
+    return err_code(err, "internal", "no memory for numbers of files");
+  tree->wishes = grown;
+  bool shared = strncmp(w->fd->link, shm, sizeof shm - 1) == 0;
+  snprintf(path, sizeof path, "%s%s", shared ? "shm/" : "upper", w->fd->link + (shared ? sizeof shm - 1 : 0));
+  grown[tree->wish_count++] = (struct inode_wish){.path = strdup(path), .number = w->fd->st.st_ino};
+  return grown[tree->wish_count - 1].path ? 0 : err_code(err, "internal", "no memory for numbers of files");
+}
+
+static int
 write_named(struct writing *w, struct err *err)
 {
   size_t length = strlen(w->fd->link);
@@ -296,15 +311,13 @@ write_named(struct writing *w, struct err *err)
     return -1;
   if ((S_ISREG(w->fd->st.st_mode) && w->fd->st.st_nlink == 0) || !fd_has_name(w))
     return write_nameless(w, err);
-  if (procfs_field(w->fd->info, "lock"))
-    return fd_refuse(w, err, "a file with a lock");
   w->out.kind = IMAGE_REOPEN;
   w->out.offset = S_ISREG(w->fd->st.st_mode) ? info_number(w->fd, "pos", 10) : 0;
   w->out.value[0] = w->fd->st.st_mode & S_IFMT;
   w->out.value[1] = w->fd->st.st_rdev;
   memcpy(w->path, w->fd->link, length);
   w->path_length = length;
-  return 0;
+  return S_ISREG(w->fd->st.st_mode) ? wish_number(w, err) : 0;
 }
 
 /* A periodic timer that has expired stands still until somebody looks at it: only then its ticks are counted, and it
@@ -478,6 +491,8 @@ put_table(struct fd_table *table, struct err *err)
     struct image_fd out = {
         .number = fd->number, .description = fd->description, .close_on_exec = (fd->open_flags & O_CLOEXEC) != 0};
     put_bytes(&fd->owner->description, IMAGE_TAG_FD, &out, sizeof out);
+    if (fd_put_locks(table, fd, err) < 0)
+      return -1;
   }
   return 0;
 }

@@ -47,6 +47,9 @@ int fd_keep_content(struct writing *w, int file, uint64_t length, struct err *er
 /* Whether the name that /proc tells leads to the open file. */
 bool fd_has_name(const struct writing *w);
 
+/* capture_locks.c */
+int fd_put_locks(const struct fd_table *table, const struct found_fd *fd, struct err *err) MUST_CHECK;
+
 int fd_write_pipe(struct writing *w, struct err *err) MUST_CHECK;
 int fd_write_socket(struct writing *w, struct err *err) MUST_CHECK;
 
