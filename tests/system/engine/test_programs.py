@@ -182,7 +182,8 @@ def square(n):
     return n * n, os.getpid()
 def run(pool, n):
     results = pool.map(square, range(n), chunksize=1)
-    return sum(square for square, _ in results) == sum(i * i for i in range(n)) and len({pid for _, pid in results}) <= 3
+    right = sum(square for square, _ in results) == sum(i * i for i in range(n))
+    return right and len({pid for _, pid in results}) <= 3
 counter = multiprocessing.Value("i", 0)
 with multiprocessing.get_context("fork").Pool(3) as pool:
     right = run(pool, 30)
