@@ -37,6 +37,20 @@ capture_refuse(const struct capture *capture, struct err *err, const char *forma
              : err_code(err, "unforkable", "pid ? %s: %s", capture->name, what);
 }
 
+bool
+capture_drops(struct capture_tree *tree, struct err *err)
+{
+  if (!tree->source->drop || strcmp(err->code, "unforkable") != 0)
+    return false;
+  for (char *c = err->text; *c; c++)
+    if (*c == '\n')
+      *c = '?';
+  put_raw(&tree->dropped, (struct span){(const uint8_t *)err->text, (uint32_t)strlen(err->text)});
+  put_raw(&tree->dropped, (struct span){(const uint8_t *)"\n", 1});
+  memset(err, 0, sizeof *err);
+  return true;
+}
+
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
 static int
@@ -215,7 +229,7 @@ paused(struct capture_tree *tree, int *upper, struct treecopy_count *count, stru
   if (for_each(tree, check_process, err) < 0 || capture_relate(tree, err) < 0 ||
       for_each(tree, read_maps, err) < 0 || for_each(tree, find_syscall, err) < 0 ||
       for_each(tree, describe, err) < 0 || capture_descriptors(tree, err) < 0 || make_twins(tree, err) < 0 ||
-      capture_unforked(tree, err) < 0 || capture_ipc(tree->processes[0], err) < 0 ||
+      capture_unforked(tree, err) < 0 || (capture_ipc(tree->processes[0], err) < 0 && !capture_drops(tree, err)) ||
       for_each(tree, copy_now, err) < 0 || copy_upper(tree, upper, count, err) < 0)
     return -1;
   return fault_here(RAMET_STEP_RESUME, err);
@@ -351,6 +365,8 @@ answer(struct capture_tree *tree, int upper, const struct treecopy_count *count,
   put_u64(&writer, RAMET_TAG_FILE_BYTES, count->bytes);
   put_u32(&writer, RAMET_TAG_PROCESS_COUNT, (uint32_t)tree->count);
   put_u32(&writer, RAMET_TAG_BY_TWIN, first->parked);
+  if (tree->dropped.length)
+    put_bytes(&writer, RAMET_TAG_DROPPED, tree->dropped.data, tree->dropped.length);
   if (first->leaving)
     put_u32(&writer, RAMET_TAG_PID, (uint32_t)first->twin);
   if (frame_send(tree->channel, RAMET_OK, 0, &writer, fds, 3) < 0)

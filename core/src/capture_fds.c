@@ -390,7 +390,7 @@ holds(const struct fd_table *table, const struct capture *process, uint32_t desc
 /* A process in which the item's number still is the file that was registered under it; or NULL. A process that
  * inherited the epoll may have another file there. */
 static const struct capture *
-find_registrar(const struct writing *w, int target)
+find_registrar(const struct writing *w, int target, bool *dropped)
 {
   struct kcmp_epoll_slot slot = {.efd = (uint32_t)w->fd->number, .tfd = (uint32_t)target};
 
@@ -398,8 +398,10 @@ find_registrar(const struct writing *w, int target)
     const struct found_fd *fd = &w->table->items[i];
     if (fd->number == target &&
         syscall(SYS_kcmp, fd->owner->pid, w->capture->pid, KCMP_EPOLL_TFD, target, &slot) == 0 &&
-        holds(w->table, fd->owner, w->fd->description))
+        holds(w->table, fd->owner, w->fd->description)) {
+      *dropped = w->table->items[fd->description].dropped;
       return fd->owner;
+    }
   }
   return NULL;
 }
@@ -413,7 +415,10 @@ put_epoll_items(struct writing *w, struct err *err)
     unsigned long long data;
     if (sscanf(line, "tfd: %d events: %x data: %llx", &item.target, &item.events, &data) != 3)
       return fd_refuse(w, err, "an epoll that /proc does not describe");
-    const struct capture *registrar = find_registrar(w, item.target);
+    bool dropped = false;
+    const struct capture *registrar = find_registrar(w, item.target, &dropped);
+    if (dropped)
+      continue;
     if (!registrar)
       return fd_refuse(w, err, "an epoll that watches a file whose number is another's now");
     item.process = registrar->relations.pid;
@@ -466,8 +471,14 @@ put_description(struct fd_table *table, struct found_fd *fd, struct err *err)
     return capture_refuse(fd->owner, err, "is one of those with more than %d open files", IMAGE_DESCRIPTORS_MAX);
   w.out.id = fd->description;
   w.out.flags = (uint32_t)fd->open_flags & ~(uint32_t)O_CLOEXEC;
-  if (classify(&w, err) < 0)
-    return -1;
+  if (fd->dropped) {
+    w.out.kind = IMAGE_DROPPED;
+  } else if (classify(&w, err) < 0) {
+    if (!capture_drops(tree, err))
+      return -1;
+    fd->dropped = table->again = true;
+    return 0;
+  }
   struct {
     struct image_description description;
     char path[sizeof w.path];
@@ -475,23 +486,50 @@ put_description(struct fd_table *table, struct found_fd *fd, struct err *err)
   memcpy(record.path, w.path, w.path_length);
   tree->open_files++;
   put_bytes(&tree->files, IMAGE_TAG_DESCRIPTION, &record, sizeof record.description + w.path_length);
-  return w.out.kind == IMAGE_EPOLL      ? put_epoll_items(&w, err)
-         : w.out.kind == IMAGE_UNLINKED ? put_extents(&w, err)
-                                        : 0;
+  if (w.out.kind == IMAGE_UNLINKED)
+    return put_extents(&w, err);
+  if (w.out.kind != IMAGE_EPOLL || put_epoll_items(&w, err) == 0)
+    return 0;
+  if (!capture_drops(tree, err))
+    return -1;
+  fd->dropped = table->again = true;
+  return 0;
+}
+
+static void
+forget_descriptions(struct capture_tree *tree)
+{
+  writer_free(&tree->files);
+  tree->files = (struct writer){0};
+  tree->open_files = tree->object_count = 0;
+  tree->wish_count = 0;
+}
+
+/* The other end of what is dropped leads nowhere: until a round drops nothing. */
+static int
+put_descriptions(struct capture_tree *tree, struct fd_table *table, struct err *err)
+{
+  do {
+    forget_descriptions(tree);
+    table->again = false;
+    for (int i = 0; i < table->count; i++)
+      if (table->items[i].description == (uint32_t)i && put_description(table, &table->items[i], err) < 0)
+        return -1;
+  } while (table->again);
+  return 0;
 }
 
 static int
-put_table(struct fd_table *table, struct err *err)
+put_table(struct capture_tree *tree, struct fd_table *table, struct err *err)
 {
-  for (int i = 0; i < table->count; i++)
-    if (table->items[i].description == (uint32_t)i && put_description(table, &table->items[i], err) < 0)
-      return -1;
+  if (put_descriptions(tree, table, err) < 0)
+    return -1;
   for (int i = 0; i < table->count; i++) {
     struct found_fd *fd = &table->items[i];
     struct image_fd out = {
         .number = fd->number, .description = fd->description, .close_on_exec = (fd->open_flags & O_CLOEXEC) != 0};
     put_bytes(&fd->owner->description, IMAGE_TAG_FD, &out, sizeof out);
-    if (fd_put_locks(table, fd, err) < 0)
+    if (!table->items[fd->description].dropped && fd_put_locks(table, fd, err) < 0 && !capture_drops(tree, err))
       return -1;
   }
   return 0;
@@ -508,7 +546,7 @@ capture_descriptors(struct capture_tree *tree, struct err *err)
   if (result == 0)
     result = group(&table, err);
   if (result == 0)
-    result = put_table(&table, err);
+    result = put_table(tree, &table, err);
   free_table(&table);
   return result;
 }

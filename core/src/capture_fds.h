@@ -12,6 +12,7 @@ struct found_fd {
   struct capture *owner;
   int next; /* the next description of the same hash, or -1 */
   int number, open_flags;
+  bool dropped;
   uint32_t description;
   struct stat st;
   char link[512];
@@ -24,6 +25,7 @@ struct found_fd {
 struct fd_table {
   struct found_fd *items;
   int count, capacity;
+  bool again; /* something was dropped that others may have counted on */
   int first[FD_HASHES]; /* description of each hash, or -1 */
   int diag; /* asks the guest's network namespace for its unix sockets; -1: nobody has asked yet */
 };

@@ -498,6 +498,11 @@ make(struct maker *m, uint32_t i)
     return make_socket(m, d, AF_UNIX, (struct span){0});
   case IMAGE_SOCKETPAIR:
     return make_pair(m, i);
+  case IMAGE_DROPPED: {
+    /* Whatever is done with it fails as if it were closed, but no other file gets its number. */
+    int fd = open("/dev/null", O_PATH | O_CLOEXEC);
+    return fd < 0 ? failed(m, "a stand-in") : fd;
+  }
   default:
     return err_field(m->err, "image", "open file %u is of no known kind", d->id);
   }

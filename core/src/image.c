@@ -195,8 +195,8 @@ decode_description(struct decoder *decoder, struct span value)
 
   if (!d || !content || !first_epoll || !first_extent || fixed(decoder, value, d, sizeof *d, content) < 0)
     return -1;
-  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_UNIX_UNBOUND || d->peer > IMAGE_OBJECT_IDS ||
-      content->length > 4095 || !within_pages(decoder, d->content_offset, d->content_length))
+  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_DROPPED || d->peer > IMAGE_OBJECT_IDS || content->length > 4095 ||
+      !within_pages(decoder, d->content_offset, d->content_length))
     return malformed(decoder, "an open file is of no known kind");
   if (d->kind == IMAGE_REOPEN && (content->length < 1 || content->data[0] != '/' || !span_is_text(*content)))
     return malformed(decoder, "an open file has no path");

@@ -163,6 +163,7 @@ enum image_description_kind {
   IMAGE_TCP_RESET = 12, /* was connected: the child finds it reset */
   IMAGE_UDP = 13,
   IMAGE_UNIX_UNBOUND = 14,
+  IMAGE_DROPPED = 15, /* could not be carried: its numbers stand for nothing that can be used */
 };
 
 struct image_description {
