@@ -1,5 +1,8 @@
 """Forks of sandboxes in which several processes run."""
 
+import pytest
+
+import ramet
 from system.sandbox._repl import PATIENCE_S, ask, tell
 
 
@@ -26,3 +29,25 @@ def test_a_fork_of_python_drives_its_own_copy_of_the_child_process(python):
         assert ask(python, "add(3)") == "43"
         with one.fork() as grandchild:
             assert ask(grandchild, "add(4)") == "45"
+
+
+def test_what_cannot_be_carried_is_left_out_when_that_is_asked_for_and_told(python):
+    tell(python, "import os", "fd = os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)", "x = 41")
+    fd = ask(python, "fd")
+    with pytest.raises(ramet.Unforkable, match="is a terminal"):
+        python.fork()
+    with pytest.raises(ramet.InvalidRequest, match="on_unsupported"):
+        python.fork(on_unsupported="ignore")
+    with python.fork(on_unsupported="drop") as child:
+        assert child.info.dropped == (f"pid 2 python3: fd {fd} is a terminal",)
+        assert ask(child, "x + 1") == "42"
+        with child.fork() as grandchild:
+            assert grandchild.info.dropped == child.info.dropped
+    point = python.snapshot("without-terminal", on_unsupported="drop")
+    try:
+        assert point.dropped == (f"pid 2 python3: fd {fd} is a terminal",)
+        with ramet.Sandbox("without-terminal") as kept:
+            assert ask(kept, "x + 1") == "42"
+    finally:
+        ramet.snapshots.remove("without-terminal")
+    assert ask(python, "os.isatty(fd)") == "True"
