@@ -467,7 +467,8 @@ VICTIM(own, "each has its own memory, directory, limits, mask, handlers, timers 
     char where[256];
     struct sigaction action;
     int counted = __atomic_load_n(&count, __ATOMIC_SEQ_CST);
-    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    for (int turn = 0; turn < 5000 && counted == __atomic_load_n(&count, __ATOMIC_SEQ_CST); turn++)
+      nanosleep(&(struct timespec){0, 1000000}, NULL);
     _exit(bytes[0] != 'p' || bytes[4096] != 'c' || bytes[(1 << 20) + 8192] != 'p' || more[(5 << 20) - 1] != 'm' ? 1
           : mincore(bytes + (2 << 20), 4096, (unsigned char[1]){0}) == 0                                        ? 2
           : umask(0) != 077                                                                                     ? 3

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 
 import typer
 
-from ramet.cli.commands.sandbox import JSON
+from ramet.cli.commands.sandbox import JSON, ON_UNSUPPORTED
 from ramet.errors import InvalidRequest, RametError
 
 
 def create(
     sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
     name: str | None = typer.Argument(None, metavar="NAME", help="The snapshot's name."),
-    on_unsupported: str = typer.Option(
-        "refuse", metavar="refuse|drop", help="What becomes of what cannot be carried."
-    ),
+    on_unsupported: str = ON_UNSUPPORTED,
     as_json: bool = JSON,
 ) -> int:
     """Keep the state of a running sandbox under a name; it runs on."""
@@ -35,7 +34,7 @@ def create(
         kept = f"{size(taken.memory_bytes)} of memory and {size(taken.file_bytes)} of files"
         print(f"{taken.name}: {kept}; the sandbox stood still for {taken.pause_ms:.1f} ms")
         for what in taken.dropped:
-            print(f"left out: {what}")
+            print(f"ramet: left out: {what}", file=sys.stderr)
     return 0
 
 
