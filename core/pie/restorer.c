@@ -418,6 +418,31 @@ place_descriptors(struct pie_args *args)
   }
 }
 
+/* A process loses its locks of a file with the first of its descriptors that is closed: behind the last that is. */
+PIE_INLINE void
+take_locks(struct pie_args *args)
+{
+  struct pie_lock *lock = (struct pie_lock *)args->locks;
+
+  for (uint32_t i = 0; i < args->lock_count; i++, lock++) {
+    struct {
+      int16_t type, whence;
+      int32_t zero;
+      uint64_t start, length;
+      int64_t pid;
+    } range;
+    range.type = lock->exclusive ? F_WRLCK : F_RDLCK;
+    range.whence = SEEK_SET;
+    range.zero = 0;
+    range.start = lock->start;
+    range.length = lock->length;
+    range.pid = 0;
+    long result = SYS3(SYS_fcntl, lock->number, F_SETLK, &range);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_FDS, result);
+  }
+}
+
 /* ---- a child: memory that a stem cannot hold ------------------------------------------------------------------- */
 
 /* The same file anew, for writing too. */
@@ -1109,6 +1134,7 @@ pie_restore_child(struct pie_args *args)
   if (status > args->first_free)
     SYS3(SYS_close_range, args->first_free, status - 1, 0);
   SYS3(SYS_close_range, status + 1, (uint32_t)-1, 0);
+  take_locks(args);
   pie_finish(args, &thread[0], 1);
 }
 

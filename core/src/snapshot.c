@@ -217,6 +217,7 @@ snapshot_release(struct snapshot *s)
   if (--s->holders)
     return;
   image_free(&s->image);
+  writer_free(&s->dropped);
   if (s->mapping)
     munmap(s->mapping, s->mapping_length);
   close_fd(&s->description);
@@ -532,6 +533,8 @@ tell_ready(struct snapshot *s)
   put_u64(&writer, RAMET_TAG_CAPTURE_NS, s->captured_at - s->asked_at);
   put_u64(&writer, RAMET_TAG_STEM_NS, now - s->captured_at);
   put_u32(&writer, RAMET_TAG_BY_TWIN, s->by_twin);
+  if (s->dropped.length)
+    put_bytes(&writer, RAMET_TAG_DROPPED, s->dropped.data, s->dropped.length);
   if (s->session)
     lane_reply(s->session, RAMET_OK, s->request, &writer);
   else

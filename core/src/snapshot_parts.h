@@ -59,6 +59,8 @@ struct snapshot {
   struct order *orders;
   uint64_t asked_at, captured_at;
   uint64_t pause_ns, memory_bytes, file_bytes;
+  struct writer dropped; /* RAMET_TAG_DROPPED */
+  bool drop;
   /* what the budget is charged with */
   uint64_t stem_bytes, spare_bytes, pages_bytes, weighed_at;
   pid_t spare_pid; /* 0: it has not said yet */

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -466,7 +467,8 @@ VICTIM(own, "each has its own memory, directory, limits, mask, handlers, timers 
     char where[256];
     struct sigaction action;
     int counted = __atomic_load_n(&count, __ATOMIC_SEQ_CST);
-    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    for (int turn = 0; turn < 5000 && counted == __atomic_load_n(&count, __ATOMIC_SEQ_CST); turn++)
+      nanosleep(&(struct timespec){0, 1000000}, NULL);
     _exit(bytes[0] != 'p' || bytes[4096] != 'c' || bytes[(1 << 20) + 8192] != 'p' || more[(5 << 20) - 1] != 'm' ? 1
           : mincore(bytes + (2 << 20), 4096, (unsigned char[1]){0}) == 0                                        ? 2
           : umask(0) != 077                                                                                     ? 3
@@ -673,4 +675,44 @@ VICTIM(polled, "an epoll and an event counter that both have")
   await_go();
   check_child(&child, "the child");
   CHECK(epoll_wait(epoll, &event, 1, 1000) == 1 && event.data.u64 == 77, "the parent's epoll");
+}
+
+static bool
+range(int fd, int command, short type, off_t start, off_t length, struct flock *out)
+{
+  *out = (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length};
+  return fcntl(fd, command, out) == 0;
+}
+
+VICTIM(locks, "locks of files: of processes, of open files, whole")
+{
+  struct told_child child;
+  struct flock lock;
+
+  meet();
+  int ranges = open("ranges", O_RDWR | O_CREAT, 0600), opened = open("ranges", O_RDWR),
+      whole = open("whole", O_CREAT, 0600);
+  int nameless = memfd_create("nameless", 0);
+  NEED(ranges >= 0 && whole >= 0 && flock(whole, LOCK_EX) == 0 && range(ranges, F_SETLK, F_WRLCK, 10, 5, &lock) &&
+       range(opened, F_OFD_SETLK, F_RDLCK, 100, 0, &lock) && range(nameless, F_SETLK, F_WRLCK, 0, 0, &lock));
+  CHILD(child);
+  if (child.pid == 0) {
+    bool took = range(ranges, F_SETLK, F_WRLCK, 20, 1, &lock);
+    await_parent(&child);
+    int again = open("whole", O_RDONLY), other = open("ranges", O_RDWR);
+    _exit(!took                                                                                             ? 1
+          : !range(ranges, F_GETLK, F_WRLCK, 0, 20, &lock) || lock.l_pid != getppid() || lock.l_start != 10 ? 2
+          : lock.l_len != 5 || lock.l_type != F_WRLCK                                                       ? 3
+          : flock(whole, LOCK_EX | LOCK_NB) < 0                                                             ? 4
+          : flock(again, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK                                    ? 5
+          : range(other, F_OFD_SETLK, F_WRLCK, 200, 1, &lock)                                               ? 6
+          : !range(nameless, F_GETLK, F_RDLCK, 0, 1, &lock) || lock.l_pid != getppid()                      ? 7
+                                                                                                            : 0);
+  }
+  settle(1);
+  ready();
+  await_go();
+  CHECK(range(ranges, F_GETLK, F_RDLCK, 15, 0, &lock) && lock.l_type == F_WRLCK && lock.l_pid == child.pid,
+        "the child's lock: %d of %d", lock.l_type, lock.l_pid);
+  check_child(&child, "the child");
 }

@@ -46,9 +46,10 @@ Key = tuple[str, tuple[tuple[str, "int | float"], ...]]
 
 
 def goes_past_daemon(request: ForkRequest) -> bool:
-    """Whether core can be asked for it: names, and what outlives its owner, are the daemon's to keep."""
+    """Whether core can be asked: names, what outlives its owner, what is left out are the daemon's."""
     return (
         not request.detach
+        and request.on_unsupported == "refuse"
         and (request.snapshot is not None or not request.children[0].limits)
         and all(one.name is None and one.limits == request.children[0].limits for one in request.children)
     )

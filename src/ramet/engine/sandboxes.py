@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         CreateRequest,
         ForkLaneRequest,
         KernelRef,
+        OnUnsupported,
         SandboxInfo,
         Snapshot,
         SnapshotRequest,
@@ -188,7 +189,9 @@ class Sandboxes:
         try:
             # While core works on the snapshot.
             kernel = sandbox.origin.kernel
-            image = await self._capture(sandbox, lambda: channels.extend(_channels(request, kernel)))
+            image = await self._capture(
+                sandbox, request.on_unsupported, lambda: channels.extend(_channels(request, kernel))
+            )
             with image.used():
                 image.drop()  # when the last of them is made
                 errors = await self._children(image, request, channels, deliver, wanted)
@@ -291,13 +294,18 @@ class Sandboxes:
         async with self.snapshots.reserved(request.name):
             sandbox.attach()
             try:
-                image = await self._capture(sandbox)
+                image = await self._capture(sandbox, request.on_unsupported)
             finally:
                 sandbox.leave()
             image.notes = request.metadata
             return await self.snapshots.keep(request.name, image)
 
-    async def _capture(self, sandbox: Sandbox, meanwhile: Callable[[], object] | None = None) -> Image:
+    async def _capture(
+        self,
+        sandbox: Sandbox,
+        on_unsupported: OnUnsupported,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Image:
         async with sandbox.capturing:
             core = sandbox.core
             number = core.next_snapshot()
@@ -306,6 +314,7 @@ class Sandboxes:
                 if sandbox.end is not None:
                     raise sandbox.refusal()
                 payload = u64(p.TAG_SANDBOX, sandbox.number) + u32(p.TAG_SNAPSHOT, number)
+                payload += u32(p.TAG_DROP, on_unsupported == "drop")
                 asked = core.connection.begin(p.SNAPSHOT, payload, [])
                 if meanwhile is not None:
                     meanwhile()
@@ -326,6 +335,7 @@ class Sandboxes:
             capture_ms=found.u64(p.TAG_CAPTURE_NS) / 1e6,
             stem_ms=found.u64(p.TAG_STEM_NS) / 1e6,
             by_twin=bool(found.u32(p.TAG_BY_TWIN)),
+            left_out=(*sandbox.origin.dropped, *found.text(p.TAG_DROPPED).splitlines()),
             ground=sandbox.ground,
             created=created,
             kernel=sandbox.origin.kernel,
@@ -540,6 +550,7 @@ def _origin_of_child(image: Image, metadata: Mapping[str, str]) -> Origin:
         image.name,
         pause_ms=image.pause_ms if live else None,
         by_twin=image.by_twin if live else None,
+        dropped=image.left_out,
         kernel=image.kernel,
         epoch=image.epoch + 1,
         metadata=metadata,

@@ -43,6 +43,7 @@ class Image:
     capture_ms: float
     stem_ms: float
     by_twin: bool
+    left_out: tuple[str, ...]
     ground: Ground
     name: str | None = None
     saved: SnapshotInfo | None = None
@@ -95,6 +96,7 @@ class Image:
             **{
                 **kept,
                 "command": tuple(kept["command"]),
+                "left_out": tuple(kept["left_out"]),
                 "kernel": KernelRef.from_wire(kept["kernel"]),
             },
             core=core,
@@ -108,7 +110,7 @@ class Image:
 
 _KEPT = (
     "parent", "pid", "command", "pause_ms", "memory_bytes", "file_bytes", "processes", "capture_ms",
-    "stem_ms", "by_twin", "created", "kernel", "epoch", "notes",
+    "stem_ms", "by_twin", "left_out", "created", "kernel", "epoch", "notes",
 )  # fmt: skip
 
 
@@ -126,6 +128,7 @@ def told(info: SnapshotInfo) -> Snapshot:
         capture_ms=kept.get("capture_ms", 0.0),
         stem_ms=kept.get("stem_ms", 0.0),
         by_twin=kept.get("by_twin", False),
+        dropped=tuple(kept.get("left_out", ())),
         kernel=KernelRef.from_wire(kept.get("kernel")),
         metadata=kept.get("notes", {}),
         durable=True,

@@ -36,7 +36,8 @@ class Origin:
     """Where a sandbox comes from, and the process that it began with.
 
     `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from; `pause_ms`
-    and `by_twin` are of the live fork that made it. `epoch` counts forks from its first ancestor on.
+    and `by_twin` are of the live fork that made it; `dropped` is what it lacks.
+    `epoch` counts forks from its first ancestor on.
     """
 
     command: tuple[str, ...]
@@ -45,6 +46,7 @@ class Origin:
     snapshot: str | None = None
     pause_ms: float | None = None
     by_twin: bool | None = None
+    dropped: tuple[str, ...] = ()
     kernel: KernelRef | None = None
     epoch: int = 0
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -159,6 +161,7 @@ class Sandbox:
             setup_ms=self.setup_ms,
             pause_ms=origin.pause_ms,
             by_twin=origin.by_twin,
+            dropped=origin.dropped,
             ended=None if self.end is None else self.ended,
             end=self.end,
             note=self.note,
@@ -210,7 +213,8 @@ class Sandbox:
                 return None
             told = data["origin"]
             kernel = KernelRef.from_wire(told["kernel"])
-            origin = Origin(**{**told, "command": tuple(told["command"]), "kernel": kernel})
+            lists = {name: tuple(told[name]) for name in ("command", "dropped")}
+            origin = Origin(**{**told, **lists, "kernel": kernel})
             limits = Limits.of(data["limits"])
             sandbox = cls(
                 core,

@@ -127,6 +127,8 @@ TAG_CAPTURE_NS = 65
 TAG_STEM_NS = 66
 TAG_BY_TWIN = 67
 TAG_ADDRESS = 68
+TAG_DROP = 47
+TAG_DROPPED = 48
 TAG_RESTARTED = 69
 TAG_STATUS = 70
 TAG_REASON = 71
@@ -467,6 +469,8 @@ TAG_NAMES = MappingProxyType(
         66: "stem_ns",
         67: "by_twin",
         68: "address",
+        47: "drop",
+        48: "dropped",
         69: "restarted",
         70: "status",
         71: "reason",

@@ -41,6 +41,7 @@ from ramet.models.sandboxes import (
     ForkReport,
     ForkRequest,
     KernelRef,
+    OnUnsupported,
     SandboxInfo,
     Snapshot,
     SnapshotRequest,
@@ -462,6 +463,7 @@ class AsyncSandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
     ) -> AsyncSandbox: ...
     @overload
     async def fork(
@@ -476,6 +478,7 @@ class AsyncSandbox(Opening):
         timeout: float | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> AsyncSandboxList: ...
     async def fork(
@@ -491,6 +494,7 @@ class AsyncSandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> AsyncSandbox | AsyncSandboxList:
         """Fork it as it runs: without `n` one sandbox, with `n` a list of so many.
@@ -512,6 +516,8 @@ class AsyncSandbox(Opening):
             name: of the one child, without `n`.
             detach: the children live on after this process.
             ttl: as for a new sandbox.
+            on_unsupported: ``refuse`` to fork what holds something that cannot be carried, or ``drop`` that:
+                `info.dropped` of each child tells what it lacks.
             on_error: ``end`` or ``keep`` the children that live when others could not be made.
 
         Raises:
@@ -533,6 +539,7 @@ class AsyncSandbox(Opening):
             metadata=metadata,
             detach=detach,
             ttl=ttl,
+            on_unsupported=on_unsupported,
         )
         lives = Forked.of_each(count, seed, env)
         if self._result is not None:
@@ -550,14 +557,20 @@ class AsyncSandbox(Opening):
         )
         return children[0] if n is None else children
 
-    async def snapshot(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+    async def snapshot(
+        self,
+        name: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        on_unsupported: OnUnsupported = "refuse",
+    ) -> Snapshot:
         """Keep its state under `name`, for ``Sandbox(name)`` to fork later. It runs on.
 
-        `metadata` is kept with it, and told by `ramet.snapshots.list`.
+        `metadata` is kept with it, and told by `ramet.snapshots.list`; `on_unsupported` is as for `fork`.
 
         Raises Unforkable, SandboxEnded as `fork` does, InvalidRequest when the name is taken or no name.
         """
-        request = SnapshotRequest.of(self.id, name, metadata)
+        request = SnapshotRequest.of(self.id, name, metadata, on_unsupported)
         if self._result is not None:
             raise _dead(self.info)
         answer = await self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
@@ -601,6 +614,7 @@ async def fork(
     timeout: float | None = None,
     detach: bool = False,
     ttl: float | None = None,
+    on_unsupported: OnUnsupported = "refuse",
     on_error: OnError = "end",
     client: AsyncClient | None = None,
 ) -> AsyncSandboxList:
@@ -620,6 +634,7 @@ async def fork(
         metadata=metadata,
         detach=detach,
         ttl=ttl,
+        on_unsupported=on_unsupported,
     )
     lives = Forked.of_each(n, seed, env)
     return await _forked(

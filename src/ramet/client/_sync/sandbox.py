@@ -42,6 +42,7 @@ from ramet.models.sandboxes import (
     ForkReport,
     ForkRequest,
     KernelRef,
+    OnUnsupported,
     SandboxInfo,
     Snapshot,
     SnapshotRequest,
@@ -463,6 +464,7 @@ class Sandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
     ) -> Sandbox: ...
     @overload
     def fork(
@@ -477,6 +479,7 @@ class Sandbox(Opening):
         timeout: float | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> SandboxList: ...
     def fork(
@@ -492,6 +495,7 @@ class Sandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> Sandbox | SandboxList:
         """Fork it as it runs: without `n` one sandbox, with `n` a list of so many.
@@ -513,6 +517,8 @@ class Sandbox(Opening):
             name: of the one child, without `n`.
             detach: the children live on after this process.
             ttl: as for a new sandbox.
+            on_unsupported: ``refuse`` to fork what holds something that cannot be carried, or ``drop`` that:
+                `info.dropped` of each child tells what it lacks.
             on_error: ``end`` or ``keep`` the children that live when others could not be made.
 
         Raises:
@@ -534,6 +540,7 @@ class Sandbox(Opening):
             metadata=metadata,
             detach=detach,
             ttl=ttl,
+            on_unsupported=on_unsupported,
         )
         lives = Forked.of_each(count, seed, env)
         if self._result is not None:
@@ -551,14 +558,20 @@ class Sandbox(Opening):
         )
         return children[0] if n is None else children
 
-    def snapshot(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+    def snapshot(
+        self,
+        name: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        on_unsupported: OnUnsupported = "refuse",
+    ) -> Snapshot:
         """Keep its state under `name`, for ``Sandbox(name)`` to fork later. It runs on.
 
-        `metadata` is kept with it, and told by `ramet.snapshots.list`.
+        `metadata` is kept with it, and told by `ramet.snapshots.list`; `on_unsupported` is as for `fork`.
 
         Raises Unforkable, SandboxEnded as `fork` does, InvalidRequest when the name is taken or no name.
         """
-        request = SnapshotRequest.of(self.id, name, metadata)
+        request = SnapshotRequest.of(self.id, name, metadata, on_unsupported)
         if self._result is not None:
             raise _dead(self.info)
         answer = self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
@@ -602,6 +615,7 @@ def fork(
     timeout: float | None = None,
     detach: bool = False,
     ttl: float | None = None,
+    on_unsupported: OnUnsupported = "refuse",
     on_error: OnError = "end",
     client: Client | None = None,
 ) -> SandboxList:
@@ -621,6 +635,7 @@ def fork(
         metadata=metadata,
         detach=detach,
         ttl=ttl,
+        on_unsupported=on_unsupported,
     )
     lives = Forked.of_each(n, seed, env)
     return _forked(
