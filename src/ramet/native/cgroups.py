@@ -18,6 +18,8 @@ NOTE = "cgroups"
 """File in the runtime directory: one directory a line."""
 WANTED = ("memory", "cpu", "pids")
 PREFIX = "ramet-"
+SHARES = 16 * 1024
+"""Of processor time, for all sandboxes of a core together: as many as of 16 processes."""
 _young: set[str] = set()
 """What was made and no core is in yet."""
 _noting = threading.RLock()
@@ -181,6 +183,7 @@ def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     try:
         opened = {parent: _make(directory, owner) for parent, directory in made.items()}
         descriptors = [*opened.values()]
+        _weigh(place, made)
     except OSError:
         _young.difference_update(made.values())
         remove_noted(note)
@@ -190,6 +193,13 @@ def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     else:
         words = [f"dir={descriptors[0]}", *[controller for controller, _ in place.parents]]
     return Given(" ".join([str(place.version), *words]), tuple(descriptors), tuple(made.values()))
+
+
+def _weigh(place: Place, made: dict[str, str]) -> None:
+    """In version 1 a cgroup beside processes counts as one of them, and this one holds all sandboxes."""
+    for controller, parent in place.parents:
+        if place.version == 1 and controller == "cpu":
+            Path(made[parent], "cpu.shares").write_text(str(SHARES))
 
 
 def _make(directory: str, owner: tuple[int, int]) -> int:
