@@ -39,7 +39,7 @@ def test_requests_over_many_lanes_with_one_number_do_not_meet(core):
 
 
 @pytest.mark.parametrize(
-    "kind", [p.HELLO, p.KILL, p.LIST, p.STATUS, p.SHUTDOWN, p.LANE, p.SNAPSHOT, p.OFFER, p.WITHDRAW, 99]
+    "kind", [p.HELLO, p.KILL, p.LIST, p.STATUS, p.SHUTDOWN, p.LANE, p.OFFER, p.WITHDRAW, 99]
 )
 def test_a_lane_carries_nothing_but_runs_and_forks(core, lane, kind):
     code, *_, field = lane.ask(kind).error
