@@ -112,6 +112,9 @@ find_syscall(struct capture *capture, struct err *err)
   uint8_t code[16384], instruction[2];
   size_t length;
 
+  /* Killed in the meantime: its memory goes before it does. */
+  if (capture->maps.count == 0)
+    return capture_refuse(capture, err, "is exiting");
   if (!vdso)
     return capture_refuse(capture, err, "has unmapped its vdso");
   length = vdso->end - vdso->start;

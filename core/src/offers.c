@@ -44,12 +44,13 @@ offer_over(struct sandbox *sandbox)
   for (int i = 0; i < STREAM_COUNT; i++)
     close_fd(&sandbox->offered[i]);
   sandbox->offered_count = 0;
-  sandbox->is_offered = false;
+  sandbox->offer = 0;
 }
 
 int
 offer_make(struct frame *frame, struct err *err)
 {
+  static uint64_t last;
   struct words words;
 
   if (read_words(frame, &words, err) < 0)
@@ -57,25 +58,25 @@ offer_make(struct frame *frame, struct err *err)
   struct sandbox *sandbox = sandbox_find(words.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING || !sandbox->origin || sandbox->has_session)
     return err_code(err, "unknown_sandbox", "no fork of this number stands that could be offered");
-  if (sandbox->is_offered || words.snapshot || words.has_record)
+  if (sandbox->offer || words.snapshot || words.has_record)
     return err_field(err, "payload", "a sandbox is offered once, by its number alone");
   if (frame->fd_count < STREAM_CHANNEL || frame->fd_count > STREAM_COUNT)
     return err_field(err, "fds", "%d descriptors, where a command has 3 or 4 streams", frame->fd_count);
   sandbox->offered_count = frame->fd_count;
   for (int i = 0; i < sandbox->offered_count; i++)
     sandbox->offered[i] = frame_steal_fd(frame, (uint32_t)i);
-  sandbox->is_offered = true;
+  sandbox->offer = ++last;
   return 0;
 }
 
-/* The list begins with the youngest. */
 static struct sandbox *
 find_offered(uint32_t snapshot)
 {
   struct sandbox *oldest = NULL;
 
   for (struct sandbox *sandbox = sandbox_next(NULL); sandbox; sandbox = sandbox_next(sandbox))
-    if (sandbox->is_offered && sandbox->state == SANDBOX_STANDING && snapshot_number(sandbox->origin) == snapshot)
+    if (sandbox->offer && sandbox->state == SANDBOX_STANDING && !sandbox->overdue &&
+        snapshot_number(sandbox->origin) == snapshot && (!oldest || sandbox->offer < oldest->offer))
       oldest = sandbox;
   return oldest;
 }
@@ -114,7 +115,7 @@ offer_withdraw(uint64_t id, struct err *err)
 {
   struct sandbox *sandbox = sandbox_find(id);
 
-  if (!sandbox || !sandbox->is_offered)
+  if (!sandbox || !sandbox->offer)
     return err_code(err, "unknown_sandbox", "no sandbox of this number is offered");
   offer_over(sandbox);
   return sandbox_kill(id, err);

@@ -65,7 +65,7 @@ struct sandbox {
   uint8_t *record;
   uint32_t record_length;
   /* a fork that nobody asked for: the near ends of its streams, for who claims it */
-  bool is_offered;
+  uint64_t offer; /* its place among those that are offered, or 0 */
   int offered[STREAM_COUNT];
   int offered_count;
 };
