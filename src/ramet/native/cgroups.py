@@ -18,8 +18,8 @@ NOTE = "cgroups"
 """File in the runtime directory: one directory a line."""
 WANTED = ("memory", "cpu", "pids")
 PREFIX = "ramet-"
-SHARES = 16 * 1024
-"""Of processor time, for all sandboxes of a core together: as many as of 16 processes."""
+SHARES = 4 * 1024
+"""Of processor time, for all sandboxes of a core together: as many as of 4 processes."""
 _young: set[str] = set()
 """What was made and no core is in yet."""
 _noting = threading.RLock()
