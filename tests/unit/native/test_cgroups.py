@@ -132,3 +132,17 @@ def test_what_cannot_be_made_is_not_given(tmp_path, note):
     assert give(NOWHERE, (0, 0), note) is None
     assert give(Place(2, (("memory", str(tmp_path / "none")),)), (os.getuid(), os.getgid()), note) is None
     assert not (tmp_path / NOTE).exists()
+
+
+def test_what_nobody_is_in_and_no_note_tells_of_is_removed_once_it_is_old(tmp_path, note, monkeypatch):
+    for name in ("ramet-old", "ramet-used", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ramet-used/cgroup.procs").write_text("1\n")
+    place = Place(2, (("memory", str(tmp_path)),))
+    give(place, (os.getuid(), os.getgid()), note).close()
+    assert (tmp_path / "ramet-old").exists()
+    monkeypatch.setattr("ramet.native.cgroups.ABANDONED_S", -1.0)
+    give(place, (os.getuid(), os.getgid()), note).close()
+    assert not (tmp_path / "ramet-old").exists()
+    assert (tmp_path / "ramet-used").exists()
+    assert (tmp_path / "other").exists()
