@@ -103,8 +103,8 @@ other_process(void)
   while (read(to_other[0], &n, sizeof n) == sizeof n) {
     CHECK(n == last + 1 && common->told == n, "after %llu came %llu, and %llu is told", (unsigned long long)last,
           (unsigned long long)n, (unsigned long long)common->told);
-    CHECK(pread(log_fd, &filed, sizeof filed, 0) == sizeof filed && filed == n,
-          "the file has %llu for %llu", (unsigned long long)filed, (unsigned long long)n);
+    CHECK(pread(log_fd, &filed, sizeof filed, 0) == sizeof filed && filed == n, "the file has %llu for %llu",
+          (unsigned long long)filed, (unsigned long long)n);
     last = n;
     common->heard = n;
     if (write(from_other[1], &n, sizeof n) != sizeof n)
