@@ -894,7 +894,7 @@ join(struct pie_args *args, uint32_t self)
 /* Signals are blocked here, and SIGCHLD of a child that was waited for once would be told a second time: a disposition
  * by which it is ignored takes it back. */
 PIE_CODE static __attribute__((noinline)) void
-pie_gather(struct pie_args *args)
+pie_gather(struct pie_args *args, uint32_t self)
 {
   struct pie_signal none, own;
   int32_t info[32];
@@ -903,7 +903,7 @@ pie_gather(struct pie_args *args)
   SYS4(SYS_rt_sigaction, 17 /* SIGCHLD */, &none.handler, &own.handler, 8);
   for (uint32_t i = 1; i < args->node_count; i++) {
     struct pie_node *node = node_at(args, i);
-    if ((uint32_t)node->parent != args->node || node->kind == PIE_PROCESS)
+    if ((uint32_t)node->parent != self || node->kind == PIE_PROCESS)
       continue;
     long result = node->kind == PIE_ZOMBIE ? SYS5(SYS_waitid, P_PID, node->pid, info, WNOWAIT_EXITED | __WALL, 0)
                                            : SYS4(SYS_wait4, node->pid, 0, __WALL, 0);
@@ -963,6 +963,8 @@ pie_stand_in(struct pie_args *args, uint32_t self)
 {
   lead(args, self);
   join(args, self);
+  /* Init would be told of what it has never seen. */
+  pie_gather(args, self);
   pie_end_again(node_at(args, self));
 }
 
@@ -1119,7 +1121,7 @@ pie_restore_child(struct pie_args *args)
   advise_late(args);
   if (args->node_count > 1) {
     join(args, args->node);
-    pie_gather(args);
+    pie_gather(args, args->node);
   }
   args->waiting = args->confined = args->thread_count;
   args->go = args->whole = args->leave = 0;

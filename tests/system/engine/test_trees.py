@@ -3,6 +3,8 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -68,3 +70,45 @@ def test_a_shell_that_starts_short_programs_all_the_time_is_right_in_every_fork(
             one.end()
     source.go()
     assert source.verdict() == "OK"
+
+
+def _without_waits_for_the_living(parts: list[str]) -> str:
+    """Nobody waits for a child that stays."""
+    ended, kept = 0, []
+    for part in parts:
+        ended += part[-2:] in {"x)", "k)"}
+        if part != "w" or ended > kept.count("w"):
+            kept.append(part)
+    return "".join(kept)
+
+
+def _bodies(body: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    part = st.one_of(st.sampled_from("sgw"), body.map("({})".format))
+    parts = st.lists(part, min_size=1, max_size=4).map(_without_waits_for_the_living)
+    return st.tuples(parts, st.sampled_from(["", "", "x", "k"])).map("".join)
+
+
+BODY = st.recursive(st.sampled_from(["", "s", "g", "x", "k"]), _bodies, max_leaves=10)
+"""What core/tests/victims/scripted.c carries out."""
+
+
+@given(bodies=st.lists(BODY, min_size=1, max_size=4))
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_processes_of_any_tree_are_in_a_fork_what_they_were_to_each_other(
+    engine: Engine, bodies: list[str]
+) -> None:
+    source = engine.start([f"{_engine.VICTIMS}/scripted", "tree"], "".join(f"({body})" for body in bodies))
+    source.say(source.about)
+    source.ready()
+    snapshot = engine.snapshot(source)
+    child = snapshot.fork(f"child of {source.about}")
+    grandchild = engine.snapshot(child).fork(f"grandchild of {source.about}")
+    for one in (grandchild, child, source):
+        one.go()
+        assert one.verdict() == "OK", one.about
+    engine.clear()
