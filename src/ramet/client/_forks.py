@@ -62,7 +62,7 @@ def key_of(request: ForkRequest) -> Key:
 
 def question(request: ForkRequest, *, lane: bool) -> dict[str, Any]:
     """What to ask the daemon about `request`, once for its key."""
-    return ForkLaneRequest(request.snapshot or "", request.children[0].limits, lane).to_wire()
+    return ForkLaneRequest(request.snapshot, request.children[0].limits, lane, request.sandbox).to_wire()
 
 
 class KnownFork:
@@ -88,7 +88,7 @@ class KnownFork:
         return cls(ForkLaneInfo.from_wire(answer))
 
     def of_live(self, source: SandboxInfo, found: frames.Attributes) -> Self:
-        """As this, of which `source` is a child, for the children of a snapshot of that, which core took."""
+        """As this, which is `source` or is of its parent's children, for those of a snapshot of it now."""
         number = found.u32(p.TAG_SNAPSHOT)
         origin: dict[str, Any] = {
             "parent": source.id,

@@ -171,6 +171,7 @@ class Held:
         self.lost = False
         self.known: KnownFork | None = None
         """What core needs to know to fork it, where that is known."""
+        self.forked = False
         _all_held.add(self)
         for number in fds:
             os.set_blocking(number, False)

@@ -247,7 +247,8 @@ class Sandboxes:
         sandbox.spare = spare
         sandbox.ground = image.ground_of_children()
         try:
-            payload = self._standing(sandbox, own.timeout) + _plan_of_children(image, limits)
+            payload = self._standing(sandbox, own.timeout)
+            payload += _plan_of_children(image.core, image.number, image.kernel, limits)
             made = await self._ask(sandbox, p.CREATE, payload, channel.take_theirs())
             _learn_birth(sandbox, made)
             self._stands(sandbox, channel)
@@ -258,23 +259,22 @@ class Sandboxes:
         return sandbox
 
     async def fork_lane(self, request: ForkLaneRequest) -> tuple[Core, ForkLaneInfo]:
-        """What a client needs to fork a snapshot past us, and the core that it is for.
+        """What a client needs to fork a snapshot, or a sandbox as it runs, past us; and the core it is for.
 
-        Raises InvalidRequest, SnapshotError, and what core answers.
+        Raises InvalidRequest, SnapshotError, SandboxEnded, and what core answers.
         """
+        if request.snapshot is None:
+            source = await self.find(request.sandbox or "")
+            origin = dataclasses.replace(source.origin, metadata={})
+            like = Sandbox(source.core, 0, origin, limits=source.limits)
+            like.ground = source.ground
+            return source.core, _fork_lane(like, 0, ahead=False)
         image = await self.snapshots.find(request.snapshot)
         limits = image.limits.replace(**request.limits) if request.limits else image.limits
         child = Sandbox(image.core, 0, _origin_of_child(image, {}), limits=limits)
         child.ground = image.ground_of_children()
-        encoded = _plan_of_children(image, limits)
-        return image.core, ForkLaneInfo(
-            core_id=f"{image.core.core_id:016x}",
-            number=image.number,
-            encoded=base64.b64encode(encoded).decode("ascii"),
-            info=child.info(),
-            record=child.told(),
-            ahead=bool(wanted_ahead(image)) and not request.limits,
-        )
+        ahead = bool(wanted_ahead(image)) and not request.limits
+        return image.core, _fork_lane(child, image.number, ahead=ahead)
 
     async def _make_ahead(self, image: Image) -> tuple[Sandbox, Channel]:
         """A child that nobody has asked for yet."""
@@ -557,14 +557,26 @@ def _origin_of_child(image: Image, metadata: Mapping[str, str]) -> Origin:
     )
 
 
-def _plan_of_children(image: Image, limits: Limits) -> bytes:
-    """What the plans of all children with these limits have in common."""
+def _plan_of_children(core: Core, snapshot: int, kernel: KernelRef | None, limits: Limits) -> bytes:
+    """What the plans of all children of a snapshot with these limits have in common."""
     return b"".join(
         (
-            u32(p.TAG_SNAPSHOT, image.number),
-            plan.streams_part(COMMAND, channel=image.kernel is not None),
-            plan.limits_part(limits, image.core.cgroups),
+            u32(p.TAG_SNAPSHOT, snapshot),
+            plan.streams_part(COMMAND, channel=kernel is not None),
+            plan.limits_part(limits, core.cgroups),
         )
+    )
+
+
+def _fork_lane(like: Sandbox, snapshot: int, *, ahead: bool) -> ForkLaneInfo:
+    encoded = _plan_of_children(like.core, snapshot, like.origin.kernel, like.limits)
+    return ForkLaneInfo(
+        core_id=f"{like.core.core_id:016x}",
+        number=snapshot,
+        encoded=base64.b64encode(encoded).decode("ascii"),
+        info=like.info(),
+        record=like.told(),
+        ahead=ahead,
     )
 
 

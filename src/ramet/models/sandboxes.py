@@ -307,29 +307,38 @@ class ForkRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForkLaneRequest:
-    """What a client needs to have core fork a snapshot past the daemon.
+    """What a client needs to have core fork the snapshot, or the running sandbox, past the daemon.
 
     `limits` are those that the children have otherwise than the snapshot; `socket` asks for a lane, a
     connection to core.
     """
 
-    snapshot: str
+    snapshot: str | None = None
     limits: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
     socket: bool = True
+    sandbox: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
-        return {"snapshot": self.snapshot, "limits": dict(self.limits), "socket": self.socket}
+        source = _given(snapshot=self.snapshot, sandbox=self.sandbox)
+        return source | {"limits": dict(self.limits), "socket": self.socket}
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest naming the field at fault."""
-        _only(data, ("snapshot", "limits", "socket"))
+        _only(data, ("snapshot", "limits", "socket", "sandbox"))
         limits = _fork_limits(data.get("limits"))
         if "wall" in limits:
             raise InvalidRequest.of("limits.wall", "is each child's own, not what all have in common")
-        name = check_name(check_text(data.get("snapshot", ""), "snapshot"), "snapshot")
-        return cls(name, limits, _flag(data.get("socket", True), "socket"))
+        name, sandbox = data.get("snapshot"), data.get("sandbox")
+        if (name is None) == (sandbox is None) or (sandbox is not None and limits):
+            raise InvalidRequest.of("sandbox", "a lane is for one snapshot, or for one sandbox as it is")
+        return cls(
+            None if name is None else check_name(check_text(name, "snapshot"), "snapshot"),
+            limits,
+            _flag(data.get("socket", True), "socket"),
+            None if sandbox is None else check_sandbox(sandbox),
+        )
 
 
 def check_on_unsupported(value: object, *, taken: bool = False) -> OnUnsupported:
@@ -674,9 +683,10 @@ class ForkReport:
 class ForkLaneInfo:
     """What the plans of all children of a snapshot have in common, and which core understands it.
 
-    `encoded` is base64 of attributes of core/PROTOCOL.md, `number` the snapshot's there. `info` is what is
-    told of a child, `record` what core is to keep of it; both without what is the child's own. `ahead` says
-    whether children are forked ahead, and may be claimed.
+    `encoded` is base64 of attributes of core/PROTOCOL.md, SNAPSHOT first, `number` the snapshot's there; of
+    a running sandbox there is none yet. `info` is what is told of a child, or of that sandbox, `record` what
+    core is to keep of it; both without what is the child's own. `ahead` says whether children are forked
+    ahead, and may be claimed.
     """
 
     core_id: str

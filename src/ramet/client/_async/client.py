@@ -24,9 +24,9 @@ from ramet.models.results import CommandResult
 from ramet.wire.places import runtime_path
 
 if TYPE_CHECKING:
-    from ramet.client._forks import Forking, Taking
+    from ramet.client._forks import Forking, KnownFork, Taking
     from ramet.client._held import Held
-    from ramet.client._lanes import Lanes
+    from ramet.client._lanes import Lane, Lanes
     from ramet.models.sandboxes import ForkRequest
     from ramet.native.frames import Attributes
 
@@ -243,7 +243,7 @@ class AsyncClient:
 
         What it holds is the caller's.
         """
-        from ramet.client._forks import Forking, KnownFork, goes_past_daemon, key_of, question
+        from ramet.client._forks import Forking, goes_past_daemon, key_of, question
 
         lanes, key = self._known_lanes(), key_of(request)
         if request.snapshot is None or not goes_past_daemon(request) or not lanes.forked_before(key):
@@ -251,16 +251,11 @@ class AsyncClient:
         known = lanes.known_fork(key)
         lane = lanes.take(known)
         if known is None or lane is None:
-            made: list[Made] = []
-            try:
-                answer = await self.ask("sandbox.lane", question(request, lane=True), made=made)
-                known = lanes.learn_fork(key, KnownFork.of_wire(answer))
-                lane = lanes.add(known, made)
-            except RametError:
-                return None  # the fork itself is refused for the same reason, by its own words
-            finally:
-                for one in made:
-                    close_all(one.fds)
+            opened = await self._open_fork_lane(question(request, lane=True))
+            if opened is None:
+                return None
+            known, lane = opened
+            lanes.learn_fork(key, known)
         forking = Forking(lane, known, request)
         try:
             await self._until_forked(forking, time.monotonic() + patience)
@@ -270,21 +265,45 @@ class AsyncClient:
             lanes.forget_fork(key)
         return forking
 
+    async def _open_fork_lane(self, asked: Mapping[str, Any]) -> tuple[KnownFork, Lane] | None:
+        """What children have in common, and a lane to the core that makes them; None when there is none.
+
+        The fork itself is refused for the same reason then, and by its own words.
+        """
+        from ramet.client._forks import KnownFork
+
+        made: list[Made] = []
+        try:
+            known = KnownFork.of_wire(await self.ask("sandbox.lane", asked, made=made))
+            return known, self._known_lanes().add(known, made)
+        except RametError:
+            return None
+        finally:
+            for one in made:
+                close_all(one.fds)
+
     async def fork_live_past_daemon(
         self, request: ForkRequest, source: Held, patience: float
     ) -> Forking | None:
-        """As `fork_past_daemon`, of `source` as it runs, where that came over a lane itself."""
-        from ramet.client._forks import Forking, Taking, goes_past_daemon
+        """As `fork_past_daemon`, of `source` as it runs.
+
+        One that the daemon made is known from its second fork on.
+        """
+        from ramet.client._forks import Forking, Taking, goes_past_daemon, question
         from ramet.native.channels import Channel
 
-        known, lanes = source.known, self._known_lanes()
-        lane = lanes.take(known)
-        if known is None or lane is None:
+        before, source.forked = source.forked, True
+        if not goes_past_daemon(request) or (source.known is None and not before):
             return None
+        known, lane = source.known, self._known_lanes().take(source.known)
+        if known is None or lane is None:
+            opened = await self._open_fork_lane(question(request, lane=True))
+            if opened is None:
+                return None
+            known, lane = opened
+            source.known = known = source.known or known
         with contextlib.ExitStack() as using:
             using.callback(self._give_back, lane)
-            if not goes_past_daemon(request):
-                return None
             try:
                 taking = Taking(lane, source.info)
                 using.callback(taking.close)
