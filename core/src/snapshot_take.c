@@ -312,7 +312,7 @@ snapshot_take(const struct frame *frame, struct lane *session, struct err *err)
   if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->overdue)
     return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
   if (snapshot_capturing(id))
-    return err_code(err, "busy", "a snapshot of this sandbox is being taken");
+    return err_code(err, "capturing", "a snapshot of this sandbox is being taken");
   if (snapshot_memory_admit(err) < 0)
     return -1;
   struct snapshot *s = snapshot_alloc(number, frame->request, err);

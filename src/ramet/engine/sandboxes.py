@@ -33,7 +33,7 @@ from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, 
 from ramet.native.runs import end_of, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from ramet.engine.cores import Core, Cores
     from ramet.models.limits import Limits
@@ -61,6 +61,9 @@ DYING_S = 0.3
 """How long the end of a sandbox is awaited whose process was gone, or going, when it was to be stopped."""
 _PLACE = re.compile(r"pid (\d+) (.*?): (.*)", re.DOTALL)
 _OF_THE_DYING = frozenset({"is exiting", "lives on without its first thread"})
+TURN_S = 30.0
+"""How long a snapshot waits for others of its sandbox, each of which takes milliseconds."""
+TURN_STEP_S = 0.002
 
 
 class Sandboxes:
@@ -318,7 +321,7 @@ class Sandboxes:
                 asked = core.connection.begin(p.SNAPSHOT, payload, [])
                 if meanwhile is not None:
                     meanwhile()
-                found = attributes((await asked).payload)
+                found = attributes((await self._in_turn(core, payload, asked)).payload)
             except RametError as error:
                 raise await self._why_not(sandbox, error) from None
         return Image(
@@ -341,6 +344,19 @@ class Sandboxes:
             kernel=sandbox.origin.kernel,
             epoch=sandbox.origin.epoch,
         )
+
+    @staticmethod
+    async def _in_turn(core: Core, payload: bytes, asked: Awaitable[Frame]) -> Frame:
+        """The answer to a SNAPSHOT, asked again while one is taken over a lane, of whose end nobody tells us."""
+        deadline = time.monotonic() + TURN_S
+        while True:
+            try:
+                return await asked
+            except RametError as error:
+                if error.code != "capturing" or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(TURN_STEP_S)
+            asked = core.connection.begin(p.SNAPSHOT, payload, [])
 
     async def _why_not(self, sandbox: Sandbox, error: RametError) -> RametError:
         """A snapshot that failed because its sandbox was ending failed for the cause of that."""
