@@ -347,7 +347,7 @@ class Sandboxes:
 
     @staticmethod
     async def _in_turn(core: Core, payload: bytes, asked: Awaitable[Frame]) -> Frame:
-        """The answer to a SNAPSHOT, asked again while one is taken over a lane, of whose end nobody tells us."""
+        """The answer to a SNAPSHOT, asked again while one is taken over a lane: nobody tells of its end."""
         deadline = time.monotonic() + TURN_S
         while True:
             try:
