@@ -14,6 +14,7 @@
 #include "rootfs.h"
 #include "sandbox.h"
 #include "snapshot.h"
+#include "started.h"
 
 /* Frames for a daemon that is not there, or does not read. More than this and core ends: it may not grow for ever. */
 #define QUEUE_MAX 65536
@@ -362,6 +363,11 @@ handle(struct frame *frame)
       control_refuse(frame->request, &err);
     return;
   default:
+    if (started_takes(frame->kind)) {
+      if (started_request(frame, NULL, &err) < 0)
+        control_refuse(frame->request, &err);
+      return;
+    }
     if (handle_simple(frame, &err) < 0)
       control_refuse(frame->request, &err);
     else

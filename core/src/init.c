@@ -33,6 +33,7 @@
 #include "corefs.h"
 #include "descriptors.h"
 #include "loop.h"
+#include "marked.h"
 #include "memory_watch.h"
 #include "mounts.h"
 #include "rootfs.h"
@@ -566,7 +567,7 @@ handle_spawn(struct frame *frame, struct err *err)
 {
   struct plan plan;
 
-  if (plan_decode(frame->payload, PLAN_SPAWN, false, frame->fd_count, &plan, err) < 0)
+  if (plan_decode(frame->payload, PLAN_SPAWN, true, frame->fd_count, &plan, err) < 0)
     return -1;
   memcpy(plan.rlimits, standing.rlimits, sizeof plan.rlimits);
   plan.rlimit_count = standing.rlimit_count;
@@ -613,6 +614,22 @@ handle_signal(struct frame *frame, struct err *err)
   return 0;
 }
 
+/* Also what is left of one whose first process has ended. */
+static int
+handle_kill_command(const struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint32_t number = 0;
+  uint16_t tag;
+
+  if (attr_next(&walk, &tag, &value, err) <= 0 || tag != RAMET_TAG_COMMAND || span_u32(value, &number) < 0 ||
+      !number)
+    return err_field(err, "command", "is missing");
+  marked_kill(number);
+  return 0;
+}
+
 static int
 handle(struct frame *frame, struct err *err)
 {
@@ -632,6 +649,8 @@ handle(struct frame *frame, struct err *err)
     return handle_run(frame, err);
   case RAMET_INIT_SIGNAL:
     return handle_signal(frame, err);
+  case RAMET_INIT_KILL_COMMAND:
+    return handle_kill_command(frame, err);
   case RAMET_INIT_END:
     /* The run's command dies of it too, and its end is told as any other. */
     kill(-1, SIGKILL);

@@ -9,6 +9,7 @@
 
 #include "loop.h"
 #include "sandbox.h"
+#include "started.h"
 
 struct lane {
   struct watch watch; /* first */
@@ -26,6 +27,7 @@ lane_close(struct lane *lane)
   loop_remove(lane->fd, &lane->watch);
   close_fd(&lane->fd);
   sandbox_lane_gone(lane);
+  started_forget(lane);
   if (lane->next)
     lane->next->previous = lane->previous;
   if (lane->previous)
@@ -37,11 +39,11 @@ lane_close(struct lane *lane)
 }
 
 void
-lane_reply(struct lane *lane, uint16_t kind, uint64_t request, struct writer *writer)
+lane_reply(struct lane *lane, uint16_t kind, uint64_t request, struct writer *writer, const int *fds, int fd_count)
 {
   /* Who asks and does not read is cut off; the loop hears of the end, and closes. A lane in use may not be freed
    * here. */
-  if (frame_send(lane->fd, kind, request, writer, NULL, 0) < 0)
+  if (frame_send(lane->fd, kind, request, writer, fds, fd_count) < 0)
     shutdown(lane->fd, SHUT_RDWR);
 }
 
@@ -51,7 +53,24 @@ lane_refuse(struct lane *lane, uint64_t request, const struct err *err)
   cleanup_writer struct writer writer = {0};
 
   put_err(&writer, err);
-  lane_reply(lane, RAMET_ERROR, request, &writer);
+  lane_reply(lane, RAMET_ERROR, request, &writer, NULL, 0);
+}
+
+static int
+carry(struct lane *lane, struct frame *frame, struct err *err)
+{
+  struct writer nothing = {0};
+
+  if (frame->kind == RAMET_RUN)
+    return sandbox_start(frame, lane, err);
+  if (started_takes(frame->kind))
+    return started_request(frame, lane, err);
+  if (frame->kind != RAMET_SIGNAL)
+    return err_field(err, "kind", "a lane carries no request %u", frame->kind);
+  if (sandbox_signal(frame, err) < 0)
+    return -1;
+  lane_reply(lane, RAMET_OK, frame->request, &nothing, NULL, 0);
+  return 0;
 }
 
 static void
@@ -74,9 +93,7 @@ lane_ready(struct watch *watch, uint32_t events)
   case FRAME_GOT:
     break;
   }
-  int result = frame.kind == RAMET_RUN ? sandbox_start(&frame, lane, &err)
-                                       : err_field(&err, "kind", "a lane carries no request %u", frame.kind);
-  if (result < 0)
+  if (carry(lane, &frame, &err) < 0)
     lane_refuse(lane, frame.request, &err);
   frame_release(&frame);
 }
@@ -130,7 +147,7 @@ lanes_close_idle(void)
 
   for (struct lane *lane = all; lane; lane = next) {
     next = lane->next;
-    if (!sandbox_lane_busy(lane))
+    if (!sandbox_lane_busy(lane) && !started_lane_busy(lane))
       lane_close(lane);
   }
 }

@@ -24,6 +24,7 @@
 #include "pressure.h"
 #include "rootfs.h"
 #include "snapshot.h"
+#include "started.h"
 #include "syscalls.h"
 #include "twin.h"
 
@@ -80,6 +81,12 @@ uint64_t
 sandbox_last_activity(void)
 {
   return last_activity;
+}
+
+void
+sandbox_note_activity(void)
+{
+  last_activity = loop_now();
 }
 
 uint64_t
@@ -150,6 +157,8 @@ sandbox_free(struct sandbox *sandbox)
   if (sandbox->origin)
     snapshot_release(sandbox->origin);
   drop_waiting(sandbox);
+  if (sandbox->id)
+    started_sandbox_gone(sandbox->id, sandbox->reason);
   commands_end(&sandbox->commands);
   if (sandbox->cgroup)
     cgroups_remove(sandbox->cgroup);
@@ -234,7 +243,7 @@ static void
 reply(struct sandbox *sandbox, uint16_t kind, uint64_t request, struct writer *writer)
 {
   if (sandbox->lane)
-    lane_reply(sandbox->lane, kind, request, writer);
+    lane_reply(sandbox->lane, kind, request, writer, NULL, 0);
   else
     control_reply(kind, request, writer);
 }
@@ -481,6 +490,7 @@ sandbox_owner_gone(void)
       dispatch(sandbox, EVENT_KILL, NULL);
       sandbox->told = true; /* nobody is left who waits for it */
     }
+    started_forget(NULL);
     commands_forget_requests(sandbox->commands);
     sandbox->request = 0; /* a number of the next daemon's means another request */
   }
@@ -560,7 +570,7 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
   failure_read(frame, &err);
   if (!commands_failed(&sandbox->commands, frame->request, &wanted))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
-  else if (wanted)
+  else if (!started_failed(frame->request, &err) && wanted)
     control_refuse(frame->request, &err);
 }
 
@@ -626,7 +636,7 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return;
   }
-  if (!wanted)
+  if (started_spawned(sandbox->id, number, pid) || !wanted)
     return;
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u32(&writer, RAMET_TAG_COMMAND, number);
@@ -665,6 +675,8 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   weigh_memory(sandbox, &record);
+  if (started_exited(sandbox->id, &record))
+    return;
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
   exit_record_put(&record, &writer);
@@ -751,6 +763,7 @@ on_linger(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   log_text("sandbox_lingers", "a process does not die");
+  started_sandbox_gone(sandbox->id, sandbox->reason);
   tell_ended(sandbox, true);
 }
 

@@ -71,6 +71,7 @@ uint64_t sandbox_ended_count(void);
 /* Entries in a row that failed to prepare, nobody waiting for them; a request starts the count anew. */
 int sandbox_prepare_failures(void);
 uint64_t sandbox_last_activity(void);
+void sandbox_note_activity(void);
 struct sandbox *sandbox_find(uint64_t id);
 struct sandbox *sandbox_next(const struct sandbox *after);
 

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 
     from ramet._version import __version__ as __version__
     from ramet.client import AsyncClient as AsyncClient
+    from ramet.client import AsyncCommand as AsyncCommand
+    from ramet.client import AsyncCommands as AsyncCommands
     from ramet.client import AsyncSandbox as AsyncSandbox
     from ramet.client import AsyncSandboxList as AsyncSandboxList
     from ramet.client import Client as Client
+    from ramet.client import Command as Command
+    from ramet.client import Commands as Commands
     from ramet.client import Sandbox as Sandbox
     from ramet.client import SandboxList as SandboxList
     from ramet.client import arun as arun
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from ramet.errors import TemplateError as TemplateError
     from ramet.errors import Unforkable as Unforkable
     from ramet.errors import WaitTimeout as WaitTimeout
+    from ramet.models.commands import CommandInfo as CommandInfo
     from ramet.models.executions import Execution as Execution
     from ramet.models.executions import Result as Result
     from ramet.models.limits import Limits as Limits
@@ -63,9 +68,13 @@ _HOME = {
     **dict.fromkeys(
         (
             "AsyncClient",
+            "AsyncCommand",
+            "AsyncCommands",
             "AsyncSandbox",
             "AsyncSandboxList",
             "Client",
+            "Command",
+            "Commands",
             "Sandbox",
             "SandboxList",
             "arun",
@@ -103,6 +112,7 @@ _HOME = {
         ),
         "ramet.errors",
     ),
+    "CommandInfo": "ramet.models.commands",
     "Limits": "ramet.models.limits",
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),
     "Template": "ramet.models.templates",

@@ -77,6 +77,13 @@ enum ramet_kind {
   RAMET_LANE = 18,            /* the descriptor that comes along carries RUN from now on */
   RAMET_SIGNAL = 20,          /* to the process group of a command in a standing sandbox */
   RAMET_CLOSE_LANES = 19,     /* those without a run; answered with the number of the others */
+  /* over the control connection or a lane: commands with logs in a standing sandbox */
+  RAMET_START = 24,        /* core makes the streams and keeps what is written */
+  RAMET_ATTACH = 25,       /* a reader of such a command, also after its end */
+  RAMET_COMMANDS = 26,     /* all of a sandbox, also after its end */
+  RAMET_INPUT = 27,        /* bytes for its standard input, or the end of that */
+  RAMET_KILL_COMMAND = 28, /* every process of it, wherever it went */
+  RAMET_FORGET = 29,       /* the ended ones of a sandbox */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -89,6 +96,7 @@ enum ramet_kind {
   RAMET_INIT_SPAWN = 66,
   RAMET_INIT_RUN = 67, /* ENTER and SPAWN in one; init ends with the command */
   RAMET_INIT_SIGNAL = 69, /* a signal to a command's process group */
+  RAMET_INIT_KILL_COMMAND = 72, /* every process of a command */
   RAMET_INIT_END = 68, /* kill everything inside now; the end of RUN's command is told as ever */
   /* init to core */
   RAMET_INIT_PREPARED = 80,
@@ -185,7 +193,63 @@ enum ramet_tag {
   RAMET_TAG_FILE = 92, /* u32 mode, u32 length of path, path, content */
   RAMET_TAG_BIND = 93, /* u32 flags, u32 descriptor index or FD_NONE, u32 length of source, source, target */
   RAMET_TAG_LAYER = 94, /* u32 descriptor index or FD_NONE, path; topmost first */
-  RAMET_TAG_BYTES = 95, /* raw bytes: the seccomp program */
+  RAMET_TAG_BYTES = 95, /* raw bytes: the seccomp program; for INPUT what to write */
+  /* commands with logs */
+  RAMET_TAG_LOG_BYTES = 100,    /* u64: bytes kept of each stream, half head, half tail */
+  RAMET_TAG_FLAGS = 101,        /* u32: enum ramet_start_flag */
+  RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
+};
+
+enum ramet_start_flag {
+  RAMET_START_STDIN = 1,   /* START: its input is what INPUT brings; else /dev/null */
+  RAMET_START_AT_END = 2,  /* START: answered at the command's end, and then forgotten */
+  RAMET_START_CHANGES = 4, /* START, ATTACH: the wakeup tells of output too, and not only of the end */
+  RAMET_INPUT_END = 8,     /* INPUT: nothing follows */
+};
+
+enum ramet_command_state {
+  RAMET_COMMAND_STARTING = 0,
+  RAMET_COMMAND_RUNNING = 1,
+  RAMET_COMMAND_ENDED = 2,
+};
+
+#define RAMET_LOG_MAGIC 0x474f4c52
+/* The header stands alone in the log's first bytes; then the first stream's head and ring, then the second's. */
+#define RAMET_LOG_HEADER 4096
+/* Most bytes written at once: so many before the oldest byte of the ring may be in the course of being replaced. */
+#define RAMET_LOG_CHUNK 65536
+#define RAMET_LOG_BYTES_MAX 1073741824
+#define RAMET_COMMAND_RECORD_MAX 8192
+#define RAMET_INPUT_MAX 65000
+
+/* A command's log begins with this. Its readers have the file read-only; core writes totals after the bytes, and
+ * `state` last. Byte n of a stream stands at n in its head, else at (n - head) modulo ring behind that. */
+struct ramet_log {
+  uint32_t magic;
+  uint32_t state;     /* enum ramet_command_state */
+  uint64_t head;      /* bytes of a head */
+  uint64_t ring;      /* bytes of a ring; the last `ring` - RAMET_LOG_CHUNK written are there to be read */
+  uint64_t tail;      /* bytes at the end of a stream that are its result, behind the head */
+  uint64_t total[2];  /* written so far: standard output, standard error */
+  uint32_t failed[2]; /* errno that kept bytes out of the log */
+  uint32_t reason;    /* enum ramet_reason; this and what follows at the end */
+  uint32_t status;
+  uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+  uint64_t elapsed_ns, setup_ns;
+  uint64_t memory_peak, oom_kills;
+  uint32_t lingering;
+  uint32_t zero;
+};
+
+struct ramet_command_info {
+  uint32_t number;
+  uint32_t pid;
+  uint32_t state;
+  uint32_t reason;
+  uint32_t status;
+  uint32_t input; /* 1: takes INPUT */
+  uint64_t elapsed_ns;
+  uint64_t total[2];
 };
 
 enum ramet_bind_flag {

@@ -35,6 +35,67 @@ control_refuse(uint64_t request, const struct err *err)
   told[told_count++] = (struct told){.kind = RAMET_ERROR, .request = request, .err = *err};
 }
 
+/* Commands with logs are not: they have tests of their own in tests/system/core. */
+bool
+started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)
+{
+  (void)sandbox;
+  (void)number;
+  (void)pid;
+  return false;
+}
+
+bool
+started_failed(uint64_t request, const struct err *err)
+{
+  (void)request;
+  (void)err;
+  return false;
+}
+
+bool
+started_exited(uint64_t sandbox, const struct exit_record *record)
+{
+  (void)sandbox;
+  (void)record;
+  return false;
+}
+
+void
+started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason)
+{
+  (void)sandbox;
+  (void)reason;
+}
+
+bool
+started_takes(uint16_t kind)
+{
+  (void)kind;
+  return false;
+}
+
+int
+started_request(struct frame *frame, struct lane *lane, struct err *err)
+{
+  (void)frame;
+  (void)lane;
+  return err_field(err, "kind", "no commands with logs here");
+}
+
+bool
+started_lane_busy(const struct lane *lane)
+{
+  (void)lane;
+  return false;
+}
+
+void
+started_forget(const struct lane *lane)
+{
+  (void)lane;
+}
+
 struct root *
 root_find(uint32_t id)
 {

@@ -35,7 +35,7 @@ class Lanes:
         root = await core.definitions.get(None, request.python)
         beginning = root.beginning(request.limits)
         if request.socket:
-            client.pass_on({"made": 0, "info": {}}, [await _lane(core)])
+            client.pass_on({"made": 0, "info": {}}, [await open_lane(core)])
         return LaneInfo(
             core_id=f"{core.core_id:016x}",
             encoded=base64.b64encode(beginning.encoded).decode("ascii"),
@@ -62,7 +62,7 @@ class Lanes:
         return core is None or not (await core.connection.ask(p.CLOSE_LANES)).u32(p.TAG_LANES)
 
 
-async def _lane(core: Core) -> int:
+async def open_lane(core: Core) -> int:
     """The client's end of a new lane."""
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ramet._descriptors import close_all
+from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
+from ramet.models.commands import SandboxLane
 from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ramet.engine.channels import Channel
     from ramet.engine.sandboxes import Sandboxes
     from ramet.engine.standing import Sandbox
+    from ramet.models.commands import SandboxLaneRequest
     from ramet.models.operations import Empty
     from ramet.models.sandboxes import (
         CreateRequest,
@@ -45,6 +48,7 @@ class SandboxOperations:
             "sandbox.snapshot": self._snapshot,
             "sandbox.kill": self._kill,
             "sandbox.list": self._list,
+            "sandbox.lane": self._lane,
             "snapshot.list": self._list_snapshots,
             "snapshot.remove": self._remove_snapshot,
         }
@@ -72,6 +76,26 @@ class SandboxOperations:
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
         return SandboxList(self._sandboxes.told(ended=request.ended))
+
+    async def _lane(self, request: SandboxLaneRequest, client: Connection) -> SandboxLane:
+        sandbox = self._sandboxes.look_up(request.sandbox, ended=request.ended)
+        if request.ending:
+            await self._sandboxes.wait_gone(sandbox)
+        if not sandbox.core.alive or (sandbox.end is not None and not request.ended):
+            raise sandbox.refusal()
+        sandbox.touch()
+        if request.socket:
+            client.pass_on({"made": 0, "info": {}}, [await open_lane(sandbox.core)])
+        environment, home = sandbox.ground.beginnings()
+        return SandboxLane(
+            core_id=f"{sandbox.core.core_id:016x}",
+            number=sandbox.number,
+            environment=dict(environment),
+            home=home,
+            single_uid=sandbox.core.single_uid,
+            limits=sandbox.limits.asked(),
+            cgroups=sandbox.cgroups,
+        )
 
     async def _list_snapshots(self, _request: Empty, _client: Connection) -> SnapshotList:
         return SnapshotList(await self._sandboxes.snapshots.all_told())

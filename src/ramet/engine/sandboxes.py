@@ -21,7 +21,7 @@ from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead
 from ramet.engine.channels import Channel
-from ramet.engine.durable import Archive, Ground
+from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
@@ -32,7 +32,7 @@ from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, 
 from ramet.native.runs import end_of, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ramet.engine.cores import Core, Cores
     from ramet.models.limits import Limits
@@ -89,6 +89,11 @@ class Sandboxes:
         """
         return self._found(key, self._living.values()) or self._refuse(key)
 
+    def look_up(self, key: str, *, ended: bool) -> Sandbox:
+        """As `find`; with `ended` also one that is remembered."""
+        dead = self._found(key, self._past.values()) if ended else None
+        return self._found(key, self._living.values()) or dead or self._refuse(key)
+
     def told(self, *, ended: bool) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
         self._forget_old()
@@ -132,7 +137,17 @@ class Sandboxes:
         root = await core.definitions.get(run.root, run.python)
         origin = Origin(shown_command(run.argv), kernel=request.kernel, metadata=request.metadata)
         sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
-        sandbox.ground = Ground(root.identity, (run.root, run.python), spec=root.spec)
+        sandbox.ground = Ground(
+            root.identity,
+            (run.root, run.python),
+            spec=root.spec,
+            environment={**root.environment, **_for_all(run.env)},
+            home=root.home,
+        )
+        if request.detach and not sandbox.ground.fits_record():
+            self._drop(sandbox)
+            text = f"a detached sandbox's environment has at most {ENVIRONMENT_MAX} bytes"
+            raise InvalidRequest.of("env", text, code="too_long")
         try:
             channel = Channel(detached=request.detach, kernel=request.kernel)
         except OSError as error:
@@ -346,12 +361,17 @@ class Sandboxes:
         if sandbox is None:
             sandbox = self._refuse(key)
         sandbox.kill("by request")
+        await self.wait_gone(sandbox)
+        return sandbox.info()
+
+    @staticmethod
+    async def wait_gone(sandbox: Sandbox) -> None:
+        """Wait for an end that is under way. Raises InternalError."""
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
                 await sandbox.gone.wait()
         except TimeoutError:
             raise InternalError("internal", f"the sandbox {sandbox.label} does not end") from None
-        return sandbox.info()
 
     def close(self) -> None:
         """The daemon ends, and core with everything in it."""
@@ -501,6 +521,11 @@ def _learn_birth(sandbox: Sandbox, made: Frame) -> None:
     found = attributes(made.payload)
     sandbox.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
     sandbox.watched = bool(found.u64(p.TAG_WATCH))
+
+
+def _for_all(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that later commands have as well: all but the number of the kernel's channel."""
+    return {name: value for name, value in env.items() if name != "RAMET_CHANNEL"}
 
 
 def _exit_of(found: Attributes, sandbox: Sandbox) -> RunEnd:

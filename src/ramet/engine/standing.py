@@ -217,6 +217,11 @@ class Sandbox:
         self._users += 1
         self._stop_timer()
 
+    def touch(self) -> None:
+        """Somebody asks something of it: its time to live begins anew."""
+        self.attach()
+        self.leave()
+
     def leave(self) -> None:
         """One of them is done."""
         self._users -= 1

@@ -65,13 +65,13 @@ def _smaller(one: float | None, other: float | None) -> float | None:
     return min([float(value) for value in (one, other) if value is not None], default=None)
 
 
-def _flag(value: object, field: str) -> bool:
+def flag(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest.of(field, f"{shown(value)} is neither true nor false")
     return value
 
 
-def _only(data: Mapping[str, Any], known: Iterable[str]) -> None:
+def only(data: Mapping[str, Any], known: Iterable[str]) -> None:
     if unknown := data.keys() - set(known):
         raise InvalidRequest.of(min(unknown), "is not known to this version", code="unknown_option")
 
@@ -140,7 +140,7 @@ class CreateRequest:
             run,
             named,
             _timeout(timeout),
-            _flag(detach, "detach"),
+            flag(detach, "detach"),
             _ttl(ttl, detach=detach),
             kernel,
             check_metadata(metadata),
@@ -161,11 +161,11 @@ class CreateRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        _only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata"))
+        only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata"))
         run = data.get("run")
         if not isinstance(run, dict) or "streams" in run or "fault" in run:
             raise InvalidRequest.of("run", "must be an object that describes a command")
-        name, detach = data.get("name"), _flag(data.get("detach", False), "detach")
+        name, detach = data.get("name"), flag(data.get("detach", False), "detach")
         return cls(
             RunRequest.from_wire(run),
             None if name is None else check_name(check_text(name, "name")),
@@ -216,7 +216,7 @@ class Child:
         """From JSON, checked anew. Raises InvalidRequest."""
         if not isinstance(data, Mapping):
             raise InvalidRequest.of("children", "must be a list of objects")
-        _only(data, ("name", "limits", "metadata", "timeout"))
+        only(data, ("name", "limits", "metadata", "timeout"))
         return cls.of(data.get("name"), data.get("limits"), data.get("metadata"), data.get("timeout"))
 
 
@@ -265,7 +265,7 @@ class ForkRequest:
             None if sandbox is None else check_sandbox(sandbox),
             None if snapshot is None else check_name(check_text(snapshot, "snapshot"), "snapshot"),
             children,
-            _flag(detach, "detach"),
+            flag(detach, "detach"),
             _ttl(ttl, detach=detach),
         )
 
@@ -282,7 +282,7 @@ class ForkRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        _only(data, [field.name for field in dataclasses.fields(cls)])
+        only(data, [field.name for field in dataclasses.fields(cls)])
         children = data.get("children")
         if not isinstance(children, list):
             raise InvalidRequest.of("children", "must be a list of objects")
@@ -393,7 +393,7 @@ class SnapshotRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        _only(data, ("sandbox", "name", "metadata"))
+        only(data, ("sandbox", "name", "metadata"))
         return cls.of(data.get("sandbox", ""), data.get("name", ""), data.get("metadata"))
 
 
@@ -410,7 +410,7 @@ class SandboxRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        _only(data, ("sandbox",))
+        only(data, ("sandbox",))
         return cls(check_sandbox(data.get("sandbox", "")))
 
 
@@ -427,7 +427,7 @@ class SnapshotName:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest naming ``snapshot``."""
-        _only(data, ("name",))
+        only(data, ("name",))
         return cls(check_name(check_text(data.get("name", ""), "snapshot"), "snapshot"))
 
 
@@ -444,8 +444,8 @@ class ListRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        _only(data, ("ended",))
-        return cls(_flag(data.get("ended", False), "ended"))
+        only(data, ("ended",))
+        return cls(flag(data.get("ended", False), "ended"))
 
 
 # --- what is told -----------------------------------------------------------------------------------------

@@ -21,6 +21,12 @@ LANES_MAX = 4096
 POOL_MAX = 64
 FD_NONE = 4294967295
 FAULT_HOLD = 65536
+LOG_MAGIC = 0x474F4C52
+LOG_HEADER = 4096
+LOG_CHUNK = 65536
+LOG_BYTES_MAX = 1073741824
+COMMAND_RECORD_MAX = 8192
+INPUT_MAX = 65000
 
 # enum ramet_frame_flag
 FLAG_PAYLOAD_FD = 1
@@ -46,6 +52,12 @@ LOAD_SNAPSHOT = 17
 LANE = 18
 SIGNAL = 20
 CLOSE_LANES = 19
+START = 24
+ATTACH = 25
+COMMANDS = 26
+INPUT = 27
+KILL_COMMAND = 28
+FORGET = 29
 OK = 32
 ERROR = 33
 EXITED = 34
@@ -56,6 +68,7 @@ INIT_ENTER = 65
 INIT_SPAWN = 66
 INIT_RUN = 67
 INIT_SIGNAL = 69
+INIT_KILL_COMMAND = 72
 INIT_END = 68
 INIT_PREPARED = 80
 INIT_ENTERED = 81
@@ -143,6 +156,20 @@ TAG_FILE = 92
 TAG_BIND = 93
 TAG_LAYER = 94
 TAG_BYTES = 95
+TAG_LOG_BYTES = 100
+TAG_FLAGS = 101
+TAG_COMMAND_INFO = 102
+
+# enum ramet_start_flag
+START_STDIN = 1
+START_AT_END = 2
+START_CHANGES = 4
+INPUT_END = 8
+
+# enum ramet_command_state
+COMMAND_STARTING = 0
+COMMAND_RUNNING = 1
+COMMAND_ENDED = 2
 
 # enum ramet_bind_flag
 BIND_READ_ONLY = 1
@@ -272,6 +299,12 @@ KIND_NAMES = MappingProxyType(
         18: "lane",
         20: "signal",
         19: "close_lanes",
+        24: "start",
+        25: "attach",
+        26: "commands",
+        27: "input",
+        28: "kill_command",
+        29: "forget",
         32: "ok",
         33: "error",
         34: "exited",
@@ -282,6 +315,7 @@ KIND_NAMES = MappingProxyType(
         66: "init_spawn",
         67: "init_run",
         69: "init_signal",
+        72: "init_kill_command",
         68: "init_end",
         80: "init_prepared",
         81: "init_entered",
@@ -478,5 +512,8 @@ TAG_NAMES = MappingProxyType(
         93: "bind",
         94: "layer",
         95: "bytes",
+        100: "log_bytes",
+        101: "flags",
+        102: "command_info",
     }
 )

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from ramet.errors import InvalidRequest
+from ramet.models.commands import SandboxLane
 from ramet.models.limits import Limits
 from ramet.models.operations import (
     OPERATIONS,
@@ -153,6 +154,7 @@ def sandbox_results():
         "sandbox.snapshot": point,
         "sandbox.kill": ended,
         "sandbox.list": SandboxList((running, ended)),
+        "sandbox.lane": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
         "snapshot.list": SnapshotList((point,)),
         "snapshot.remove": point,
     }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 from ramet.client._async.api import shared
 from ramet.client._async.client import PATIENCE_S, AsyncClient
 from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
+from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.streams import AsyncReader, AsyncWriter, deadline_of, remaining
 from ramet.client._backends._async import Opening, poll
 from ramet.client._exchange import Made
@@ -193,6 +194,7 @@ class AsyncSandbox(Opening):
 
     def _begin_life(self, forked: Forked, running: str | None) -> None:
         code = self._here.code
+        self._env = dict(forked.env)
         if code is not None:
             code.forked(running, seed=forked.seed, env=forked.env)
         elif forked.seed is not None or forked.env:
@@ -220,6 +222,8 @@ class AsyncSandbox(Opening):
         self._encoding = encoding
         self._open = None
         self._result: CommandResult | None = None
+        self._env = {}
+        self._commands: AsyncCommands | None = None
 
     # --- what it is ---------------------------------------------------------------------------------------
 
@@ -272,6 +276,16 @@ class AsyncSandbox(Opening):
     def __repr__(self) -> str:
         state = "not started" if self._open is None else f"{self.info.id}, {self.info.status}"
         return f"<{type(self).__name__} {state}>"
+
+    @property
+    def commands(self) -> AsyncCommands:
+        """Further commands in it."""
+        if self._commands is None:
+            held = self._here.held
+            self._commands = AsyncCommands(
+                held.info.id, client=self._client, held=held, encoding=self._encoding, env=self._env
+            )
+        return self._commands
 
     # --- code ---------------------------------------------------------------------------------------------
 

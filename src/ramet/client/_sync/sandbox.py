@@ -19,6 +19,7 @@ from ramet.client._streams import encoded
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import PATIENCE_S, Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
+from ramet.client._sync.commands import Commands
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
 from ramet.errors import (
     DaemonLost,
@@ -194,6 +195,7 @@ class Sandbox(Opening):
 
     def _begin_life(self, forked: Forked, running: str | None) -> None:
         code = self._here.code
+        self._env = dict(forked.env)
         if code is not None:
             code.forked(running, seed=forked.seed, env=forked.env)
         elif forked.seed is not None or forked.env:
@@ -221,6 +223,8 @@ class Sandbox(Opening):
         self._encoding = encoding
         self._open = None
         self._result: CommandResult | None = None
+        self._env = {}
+        self._commands: Commands | None = None
 
     # --- what it is ---------------------------------------------------------------------------------------
 
@@ -273,6 +277,16 @@ class Sandbox(Opening):
     def __repr__(self) -> str:
         state = "not started" if self._open is None else f"{self.info.id}, {self.info.status}"
         return f"<{type(self).__name__} {state}>"
+
+    @property
+    def commands(self) -> Commands:
+        """Further commands in it."""
+        if self._commands is None:
+            held = self._here.held
+            self._commands = Commands(
+                held.info.id, client=self._client, held=held, encoding=self._encoding, env=self._env
+            )
+        return self._commands
 
     # --- code ---------------------------------------------------------------------------------------------
 
