@@ -141,6 +141,7 @@ def send_signal(
     command: str | None = _COMMAND,
     *,
     name: str = typer.Option("KILL", "--signal", "-s", metavar="NAME", help="A signal's name or number."),
+    as_json: bool = JSON,
 ) -> int:
     """Send a command a signal. KILL reaches every process of it, wherever it went."""
     number, commands = _number(command), _commands(sandbox)
@@ -148,6 +149,8 @@ def send_signal(
         commands.kill(number)
     else:
         commands.send_signal(number, int(name) if name.isdecimal() else name)
+    if as_json:
+        print(json.dumps({"command": number, "signal": name}))
     return 0
 
 
