@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "cgroups.h"
+#include "files.h"
 #include "filters.h"
 #include "lanes.h"
 #include "log.h"
@@ -276,6 +277,8 @@ handle_simple(struct frame *frame, struct err *err)
     return sandbox_signal(frame, err);
   case RAMET_LANE:
     return lane_open(frame, err);
+  case RAMET_FILES:
+    return files_open(frame, err);
   case RAMET_SHUTDOWN:
     loop_stop();
     return 0;

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "files.h"
 #include "loop.h"
 #include "sandbox.h"
 #include "started.h"
@@ -65,9 +66,9 @@ carry(struct lane *lane, struct frame *frame, struct err *err)
     return sandbox_start(frame, lane, err);
   if (started_takes(frame->kind))
     return started_request(frame, lane, err);
-  if (frame->kind != RAMET_SIGNAL)
+  if (frame->kind != RAMET_SIGNAL && frame->kind != RAMET_FILES)
     return err_field(err, "kind", "a lane carries no request %u", frame->kind);
-  if (sandbox_signal(frame, err) < 0)
+  if ((frame->kind == RAMET_SIGNAL ? sandbox_signal(frame, err) : files_open(frame, err)) < 0)
     return -1;
   lane_reply(lane, RAMET_OK, frame->request, &nothing, NULL, 0);
   return 0;

@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "control.h"
 #include "entry.h"
+#include "files.h"
 #include "filters.h"
 #include "forks.h"
 #include "handout.h"
@@ -152,13 +153,16 @@ sandbox_free(struct sandbox *sandbox)
   fork_close_status(sandbox);
   sandbox_lose_twin(sandbox);
   close_fd(&sandbox->upper);
+  close_fd(&sandbox->tree);
   if (sandbox->root)
     root_release(sandbox->root);
   if (sandbox->origin)
     snapshot_release(sandbox->origin);
   drop_waiting(sandbox);
-  if (sandbox->id)
+  if (sandbox->id) {
+    files_sandbox_gone(sandbox->id);
     started_sandbox_gone(sandbox->id, sandbox->reason);
+  }
   commands_end(&sandbox->commands);
   if (sandbox->cgroup)
     cgroups_remove(sandbox->cgroup);
@@ -194,7 +198,7 @@ sandbox_alloc(struct err *err)
     sandbox->cgroup = ++last_cgroup;
     sandbox->limits = usual_limits;
   }
-  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
+  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->tree = sandbox->status_socket = sandbox->nursery = -1;
   sandbox->next = all;
   if (all)
     all->previous = sandbox;
@@ -294,6 +298,8 @@ sandbox_refuse(struct sandbox *sandbox, const struct err *err)
 static void
 kill_init(struct sandbox *sandbox)
 {
+  if (sandbox->id)
+    files_sandbox_gone(sandbox->id);
   sandbox->killed = true;
   sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
   sandbox->deadline.exact = false;
@@ -911,7 +917,7 @@ sandbox_reap(void)
       fork_process_stopped(pid);
       continue;
     }
-    if (snapshot_reaped(pid))
+    if (snapshot_reaped(pid) || files_reaped(pid))
       continue;
     bool found = false;
     for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)

@@ -49,6 +49,7 @@ struct sandbox {
   struct root *root;
   struct snapshot *origin; /* it was forked from this, or NULL */
   int upper;
+  int tree; /* its root, with everything that is mounted on it */
   uint32_t filter;
   struct stream_identity streams[STREAM_COUNT];
   uint64_t region_start, region_end;

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from ramet.client import AsyncClient as AsyncClient
     from ramet.client import AsyncCommand as AsyncCommand
     from ramet.client import AsyncCommands as AsyncCommands
+    from ramet.client import AsyncFiles as AsyncFiles
     from ramet.client import AsyncSandbox as AsyncSandbox
     from ramet.client import AsyncSandboxList as AsyncSandboxList
     from ramet.client import Client as Client
     from ramet.client import Command as Command
     from ramet.client import Commands as Commands
+    from ramet.client import Files as Files
     from ramet.client import Sandbox as Sandbox
     from ramet.client import SandboxList as SandboxList
     from ramet.client import arun as arun
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from ramet.errors import DaemonError as DaemonError
     from ramet.errors import DaemonLost as DaemonLost
     from ramet.errors import DaemonStartError as DaemonStartError
+    from ramet.errors import FileError as FileError
     from ramet.errors import ForkError as ForkError
     from ramet.errors import InternalError as InternalError
     from ramet.errors import InvalidRequest as InvalidRequest
@@ -56,6 +59,9 @@ if TYPE_CHECKING:
     from ramet.models.commands import CommandInfo as CommandInfo
     from ramet.models.executions import Execution as Execution
     from ramet.models.executions import Result as Result
+    from ramet.models.files import Change as Change
+    from ramet.models.files import FileEvent as FileEvent
+    from ramet.models.files import FileInfo as FileInfo
     from ramet.models.limits import Limits as Limits
     from ramet.models.results import CommandResult as CommandResult
     from ramet.models.results import Usage as Usage
@@ -70,11 +76,13 @@ _HOME = {
             "AsyncClient",
             "AsyncCommand",
             "AsyncCommands",
+            "AsyncFiles",
             "AsyncSandbox",
             "AsyncSandboxList",
             "Client",
             "Command",
             "Commands",
+            "Files",
             "Sandbox",
             "SandboxList",
             "arun",
@@ -94,6 +102,7 @@ _HOME = {
             "DaemonError",
             "DaemonLost",
             "DaemonStartError",
+            "FileError",
             "ForkError",
             "InternalError",
             "InvalidRequest",
@@ -113,6 +122,7 @@ _HOME = {
         "ramet.errors",
     ),
     "CommandInfo": "ramet.models.commands",
+    **dict.fromkeys(("Change", "FileEvent", "FileInfo"), "ramet.models.files"),
     "Limits": "ramet.models.limits",
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),
     "Template": "ramet.models.templates",

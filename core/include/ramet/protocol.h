@@ -84,6 +84,18 @@ enum ramet_kind {
   RAMET_INPUT = 27,        /* bytes for its standard input, or the end of that */
   RAMET_KILL_COMMAND = 28, /* every process of it, wherever it went */
   RAMET_FORGET = 29,       /* the ended ones of a sandbox */
+  RAMET_FILES = 30,        /* the descriptor that comes along, a SEQPACKET socket, carries FILE_ requests */
+  /* client to a sandbox's file server */
+  RAMET_FILE_OPEN = 112,
+  RAMET_FILE_STAT = 113,
+  RAMET_FILE_LIST = 114,
+  RAMET_FILE_MAKE_DIR = 115,
+  RAMET_FILE_RENAME = 116,
+  RAMET_FILE_REMOVE = 117,
+  RAMET_FILE_LINK = 118,
+  RAMET_FILE_SET = 119,
+  RAMET_FILE_COPY = 120,
+  RAMET_FILE_WATCH = 121,
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -198,6 +210,53 @@ enum ramet_tag {
   RAMET_TAG_LOG_BYTES = 100,    /* u64: bytes kept of each stream, half head, half tail */
   RAMET_TAG_FLAGS = 101,        /* u32: enum ramet_start_flag */
   RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
+};
+
+enum ramet_file_tag {
+  RAMET_TAG_PATH = 110,      /* text, inside the sandbox */
+  RAMET_TAG_OTHER = 111,     /* text: where to rename or copy to; what a link is to say */
+  RAMET_TAG_MODE = 112,      /* u32: permissions */
+  RAMET_TAG_TREE = 113,      /* u32: enum ramet_file_tree; absent: the sandbox's */
+  RAMET_TAG_DEPTH = 114,     /* u32: of LIST, how many levels below the directory; 0: all */
+  RAMET_TAG_MTIME_NS = 115,  /* u64: nanoseconds since the epoch */
+  RAMET_TAG_FILE_INFO = 116, /* struct ramet_file_info, name, target; repeated */
+  RAMET_TAG_MORE = 117,      /* u32: 1: another frame answers too */
+};
+
+enum ramet_file_tree {
+  RAMET_TREE_SANDBOX = 0,
+  RAMET_TREE_ORIGIN = 1,  /* as the sandbox was when it was made */
+  RAMET_TREE_WRITTEN = 2, /* its writable layer alone: whiteouts are devices 0,0 */
+};
+
+enum ramet_file_flag {
+  RAMET_FILE_READ = 1,
+  RAMET_FILE_WRITE = 2,
+  RAMET_FILE_CREATE = 4,
+  RAMET_FILE_TRUNCATE = 8,
+  RAMET_FILE_EXCLUSIVE = 16,
+  RAMET_FILE_APPEND = 32,
+  RAMET_FILE_PARENTS = 64,    /* make missing directories above */
+  RAMET_FILE_RECURSIVE = 128, /* REMOVE, COPY, WATCH: with everything below */
+  RAMET_FILE_REPLACE = 256,   /* RENAME, COPY: what stands there goes */
+  RAMET_FILE_AS_NAMED = 512,  /* a link is meant itself, not what it leads to */
+  RAMET_FILE_HARD = 1024,     /* LINK: another name of the file, not a link that says where it is */
+};
+
+/* What is told of a file; `name_length` bytes of its name and `target_length` of what a link says follow. */
+struct ramet_file_info {
+  uint64_t size;
+  uint64_t inode;
+  uint64_t mtime_ns;
+  uint64_t blocks;
+  uint32_t mode;
+  uint32_t uid;
+  uint32_t gid;
+  uint32_t links;
+  uint32_t device; /* of a device */
+  uint32_t opaque; /* 1: a directory that hides the one below it */
+  uint32_t name_length;
+  uint32_t target_length;
 };
 
 enum ramet_start_flag {

@@ -35,6 +35,26 @@ control_refuse(uint64_t request, const struct err *err)
   told[told_count++] = (struct told){.kind = RAMET_ERROR, .request = request, .err = *err};
 }
 
+int
+files_open(struct frame *frame, struct err *err)
+{
+  (void)frame;
+  return err_field(err, "kind", "no files here");
+}
+
+void
+files_sandbox_gone(uint64_t sandbox)
+{
+  (void)sandbox;
+}
+
+bool
+files_reaped(int pid)
+{
+  (void)pid;
+  return false;
+}
+
 /* Commands with logs are not: they have tests of their own in tests/system/core. */
 bool
 started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)

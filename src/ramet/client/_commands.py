@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ramet._descriptors import close_all
 from ramet.client._exchange import Peer, Stale
@@ -18,6 +18,9 @@ from ramet.native import frames
 from ramet.native.faults import error_of
 from ramet.native.frames import FrameError
 from ramet.native.started import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BIG = 1 << 20
 
@@ -31,11 +34,11 @@ class CoreLink(Peer):
         self._request = 0
         self._buffer = bytearray(p.FRAME_BYTES)
 
-    def send(self, kind: int, payload: bytes) -> None:
-        """Send a request. Raises Stale, RametError."""
+    def send(self, kind: int, payload: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a request; the descriptors stay the caller's. Raises Stale, RametError."""
         self.busy = True
         self._request += 1
-        self._sending(lambda: frames.send(self.sock, kind, self._request, payload, []))
+        self._sending(lambda: frames.send(self.sock, kind, self._request, payload, list(fds)))
 
     def abandon(self, payload: bytes) -> None:
         """Have the command killed that was asked for and not answered for, without waiting, and close."""

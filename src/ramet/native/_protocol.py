@@ -58,6 +58,17 @@ COMMANDS = 26
 INPUT = 27
 KILL_COMMAND = 28
 FORGET = 29
+FILES = 30
+FILE_OPEN = 112
+FILE_STAT = 113
+FILE_LIST = 114
+FILE_MAKE_DIR = 115
+FILE_RENAME = 116
+FILE_REMOVE = 117
+FILE_LINK = 118
+FILE_SET = 119
+FILE_COPY = 120
+FILE_WATCH = 121
 OK = 32
 ERROR = 33
 EXITED = 34
@@ -159,6 +170,34 @@ TAG_BYTES = 95
 TAG_LOG_BYTES = 100
 TAG_FLAGS = 101
 TAG_COMMAND_INFO = 102
+
+# enum ramet_file_tag
+TAG_PATH = 110
+TAG_OTHER = 111
+TAG_MODE = 112
+TAG_TREE = 113
+TAG_DEPTH = 114
+TAG_MTIME_NS = 115
+TAG_FILE_INFO = 116
+TAG_MORE = 117
+
+# enum ramet_file_tree
+TREE_SANDBOX = 0
+TREE_ORIGIN = 1
+TREE_WRITTEN = 2
+
+# enum ramet_file_flag
+FILE_READ = 1
+FILE_WRITE = 2
+FILE_CREATE = 4
+FILE_TRUNCATE = 8
+FILE_EXCLUSIVE = 16
+FILE_APPEND = 32
+FILE_PARENTS = 64
+FILE_RECURSIVE = 128
+FILE_REPLACE = 256
+FILE_AS_NAMED = 512
+FILE_HARD = 1024
 
 # enum ramet_start_flag
 START_STDIN = 1
@@ -305,6 +344,17 @@ KIND_NAMES = MappingProxyType(
         27: "input",
         28: "kill_command",
         29: "forget",
+        30: "files",
+        112: "file_open",
+        113: "file_stat",
+        114: "file_list",
+        115: "file_make_dir",
+        116: "file_rename",
+        117: "file_remove",
+        118: "file_link",
+        119: "file_set",
+        120: "file_copy",
+        121: "file_watch",
         32: "ok",
         33: "error",
         34: "exited",

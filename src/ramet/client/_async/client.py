@@ -207,7 +207,7 @@ class AsyncClient:
         elif not link.poller.closed:
             keep(self._core_links, link)
 
-    async def wait_link(self, link: CoreLink, deadline: float) -> None:
+    async def wait_link(self, link: Peer, deadline: float) -> None:
         """Wait for an answer on it. Raises DaemonLost when there is none in time."""
         await self._wait(link, deadline)
 

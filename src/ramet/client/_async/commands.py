@@ -29,7 +29,7 @@ from ramet.client._commands import (
     own,
     signal_of,
 )
-from ramet.client._exchange import Stale
+from ramet.client._exchange import Peer, Stale
 from ramet.client._held import Held, ended_error
 from ramet.client._streams import CHUNK, Source, check_output, encoded
 from ramet.errors import DaemonLost, InvalidRequest, RametError, WaitTimeout
@@ -203,7 +203,9 @@ class AsyncCommands:
 
         The sandbox's first command, and code in its kernel, are not among them.
         """
-        frame = await self._ask(p.COMMANDS, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
+        frame = await self.ask_core(
+            p.COMMANDS, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True
+        )
         try:
             return command_infos(frame.payload)
         except FrameError as error:
@@ -226,16 +228,16 @@ class AsyncCommands:
     async def kill(self, command: int) -> None:
         """Kill every process of a command, wherever it went, also what it left behind when it ended."""
         number = check_command_id(command)
-        await self._ask(p.KILL_COMMAND, lambda lane: about(lane, number))
+        await self.ask_core(p.KILL_COMMAND, lambda lane: about(lane, number))
 
     async def send_signal(self, command: int, signal: int | str) -> None:
         """Send a signal, a number or a name, to the process group that a command began with."""
         number, kind = check_command_id(command), signal_of(signal)
-        await self._ask(p.SIGNAL, lambda lane: about(lane, number, u32(p.TAG_SIGNAL, kind)))
+        await self.ask_core(p.SIGNAL, lambda lane: about(lane, number, u32(p.TAG_SIGNAL, kind)))
 
     async def forget(self) -> None:
         """Give up the results of commands that have ended, which are kept for some minutes."""
-        await self._ask(p.FORGET, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
+        await self.ask_core(p.FORGET, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
 
     # --- starting -----------------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class AsyncCommands:
             frame, lane = await self._start(request, number, p.START_AT_END)
         except Disconnected:
             following, _ = await self._reattach(number)
-            lane = await self._known()
+            lane = await self.known()
         else:
             following = Following(own(frame.fds))
         try:
@@ -278,7 +280,7 @@ class AsyncCommands:
         spare: CoreLink,
     ) -> CommandResult:
         command = await self._begin(request, encoding, changes=True)
-        lane = await self._known()
+        lane = await self.known()
         try:
             feeding = None if source is None else _Feeding(self, lane, command.id, source, encoding)
             try:
@@ -315,7 +317,7 @@ class AsyncCommands:
             patience = INPUT_PATIENCE_S if request.timeout is None else request.timeout + PATIENCE_S
         for _ in range(ATTEMPTS):
             link = await self._link()
-            lane = await self._known()
+            lane = await self.known()
             if request.uid and lane.single_uid:
                 self._client.give_back_link(link)
                 raise InvalidRequest.of(
@@ -350,24 +352,25 @@ class AsyncCommands:
 
     async def _attach(self, number: int, *, changes: bool) -> tuple[Following, int]:
         flags = u32(p.TAG_FLAGS, p.START_CHANGES if changes else 0)
-        frame = await self._ask(p.ATTACH, lambda lane: about(lane, number, flags), ended=True)
+        frame = await self.ask_core(p.ATTACH, lambda lane: about(lane, number, flags), ended=True)
         return Following(own(frame.fds)), frames.attributes(frame.payload).u32(p.TAG_PID)
 
     # --- the way to core ----------------------------------------------------------------------------------
 
-    async def _ask(
+    async def ask_core(
         self,
         kind: int,
         payload: Callable[[SandboxLane], bytes],
         *,
         ended: bool = False,
         patience: float = PATIENCE_S,
+        fds: Sequence[int] = (),
     ) -> frames.Frame:
-        """The answer to a request that may be repeated."""
+        """The answer to a request that may be repeated. The descriptors stay the caller's."""
         for _ in range(ATTEMPTS):
             link = await self._link(ended=ended)
             try:
-                link.send(kind, payload(await self._known(ended=ended)))
+                link.send(kind, payload(await self.known(ended=ended)), fds)
                 return await self._answer(link, patience)
             except (Stale, Disconnected):
                 self._lane = None
@@ -383,7 +386,8 @@ class AsyncCommands:
             await self._client.wait_link(link, deadline)
         return frame
 
-    async def _known(self, *, ended: bool = False) -> SandboxLane:
+    async def known(self, *, ended: bool = False) -> SandboxLane:
+        """What commands of the sandbox begin with."""
         if self._lane is None:
             request = SandboxLaneRequest(self._sandbox, socket=False, ended=ended)
             self._lane = SandboxLane.from_wire(await self._client.ask("sandbox.lane", request.to_wire()))
@@ -409,6 +413,14 @@ class AsyncCommands:
             )  # fmt: skip
         if error.code not in {"unknown_sandbox", "sandbox_ended"}:
             return error
+        return await self.why_gone(error)
+
+    async def wait_link(self, link: Peer, deadline: float) -> None:
+        """Wait for something to come over `link`. Raises DaemonLost when nothing does in time."""
+        await self._client.wait_link(link, deadline)
+
+    async def why_gone(self, error: RametError) -> RametError:
+        """The end of the sandbox as an error; `error` when it has none."""
         if self._held is None or self._held.session.fileno() < 0:
             # The daemon waits for an end that is under way, and tells of what.
             ending = SandboxLaneRequest(self._sandbox, socket=False, ending=True)
@@ -556,7 +568,7 @@ class AsyncCommand:
             await self._follow((on_stdout, on_stderr), None, deadline)
         if self._result is None:
             await self._commands._until_over(self._following, deadline)  # noqa: SLF001
-            lane = await self._commands._known(ended=True)  # noqa: SLF001
+            lane = await self._commands.known(ended=True)
             self._result = _result(self._following, lane, self._encoding)
         return self._result.check() if check else self._result
 
@@ -636,7 +648,7 @@ class AsyncCommand:
     async def _input(self, data: bytes, flags: int, deadline: float | None) -> None:
         patience = INPUT_PATIENCE_S if deadline is None else remaining(deadline)
         try:
-            await self._commands._ask(  # noqa: SLF001
+            await self._commands.ask_core(
                 p.INPUT,
                 lambda lane: about(lane, self.id, u32(p.TAG_FLAGS, flags), raw(p.TAG_BYTES, data)),
                 patience=patience,

@@ -14,6 +14,7 @@ from ramet.client._async.api import shared
 from ramet.client._async.client import PATIENCE_S, AsyncClient
 from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
 from ramet.client._async.commands import AsyncCommands
+from ramet.client._async.files import AsyncFiles
 from ramet.client._async.streams import AsyncReader, AsyncWriter, deadline_of, remaining
 from ramet.client._backends._async import Opening, poll
 from ramet.client._exchange import Made
@@ -31,6 +32,7 @@ from ramet.errors import (
 )
 from ramet.kernels import Kernel, get
 from ramet.models.executions import Execution, Result
+from ramet.models.files import Change
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
 from ramet.models.names import check_environment, check_name, check_text, near
 from ramet.models.operations import Python
@@ -224,6 +226,7 @@ class AsyncSandbox(Opening):
         self._result: CommandResult | None = None
         self._env = {}
         self._commands: AsyncCommands | None = None
+        self._files: AsyncFiles | None = None
 
     # --- what it is ---------------------------------------------------------------------------------------
 
@@ -286,6 +289,17 @@ class AsyncSandbox(Opening):
                 held.info.id, client=self._client, held=held, encoding=self._encoding, env=self._env
             )
         return self._commands
+
+    @property
+    def files(self) -> AsyncFiles:
+        """Its files."""
+        if self._files is None:
+            self._files = AsyncFiles(self.commands)
+        return self._files
+
+    async def diff(self) -> tuple[Change, ...]:
+        """The files that are otherwise than when it was made, or forked, by path."""
+        return await self.files.diff()
 
     # --- code ---------------------------------------------------------------------------------------------
 
@@ -452,6 +466,8 @@ class AsyncSandbox(Opening):
     def let_go(self) -> None:
         """Close what this process has of it, without waiting: the second half of `aclose`."""
         if self._open is not None:
+            if self._files is not None:
+                self._files.close()
             if self._open.code is not None:
                 self._open.code.close()
             self._open.held.close()

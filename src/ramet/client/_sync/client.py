@@ -208,7 +208,7 @@ class Client:
         elif not link.poller.closed:
             keep(self._core_links, link)
 
-    def wait_link(self, link: CoreLink, deadline: float) -> None:
+    def wait_link(self, link: Peer, deadline: float) -> None:
         """Wait for an answer on it. Raises DaemonLost when there is none in time."""
         self._wait(link, deadline)
 

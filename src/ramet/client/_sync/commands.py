@@ -27,7 +27,7 @@ from ramet.client._commands import (
     own,
     signal_of,
 )
-from ramet.client._exchange import Stale
+from ramet.client._exchange import Peer, Stale
 from ramet.client._held import Held, ended_error
 from ramet.client._streams import CHUNK, Source, check_output, encoded
 from ramet.client._sync.api import shared
@@ -204,7 +204,7 @@ class Commands:
 
         The sandbox's first command, and code in its kernel, are not among them.
         """
-        frame = self._ask(p.COMMANDS, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
+        frame = self.ask_core(p.COMMANDS, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
         try:
             return command_infos(frame.payload)
         except FrameError as error:
@@ -227,16 +227,16 @@ class Commands:
     def kill(self, command: int) -> None:
         """Kill every process of a command, wherever it went, also what it left behind when it ended."""
         number = check_command_id(command)
-        self._ask(p.KILL_COMMAND, lambda lane: about(lane, number))
+        self.ask_core(p.KILL_COMMAND, lambda lane: about(lane, number))
 
     def send_signal(self, command: int, signal: int | str) -> None:
         """Send a signal, a number or a name, to the process group that a command began with."""
         number, kind = check_command_id(command), signal_of(signal)
-        self._ask(p.SIGNAL, lambda lane: about(lane, number, u32(p.TAG_SIGNAL, kind)))
+        self.ask_core(p.SIGNAL, lambda lane: about(lane, number, u32(p.TAG_SIGNAL, kind)))
 
     def forget(self) -> None:
         """Give up the results of commands that have ended, which are kept for some minutes."""
-        self._ask(p.FORGET, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
+        self.ask_core(p.FORGET, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
 
     # --- starting -----------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Commands:
             frame, lane = self._start(request, number, p.START_AT_END)
         except Disconnected:
             following, _ = self._reattach(number)
-            lane = self._known()
+            lane = self.known()
         else:
             following = Following(own(frame.fds))
         try:
@@ -279,7 +279,7 @@ class Commands:
         spare: CoreLink,
     ) -> CommandResult:
         command = self._begin(request, encoding, changes=True)
-        lane = self._known()
+        lane = self.known()
         try:
             feeding = None if source is None else _Feeding(self, lane, command.id, source, encoding)
             try:
@@ -314,7 +314,7 @@ class Commands:
             patience = INPUT_PATIENCE_S if request.timeout is None else request.timeout + PATIENCE_S
         for _ in range(ATTEMPTS):
             link = self._link()
-            lane = self._known()
+            lane = self.known()
             if request.uid and lane.single_uid:
                 self._client.give_back_link(link)
                 raise InvalidRequest.of(
@@ -349,24 +349,25 @@ class Commands:
 
     def _attach(self, number: int, *, changes: bool) -> tuple[Following, int]:
         flags = u32(p.TAG_FLAGS, p.START_CHANGES if changes else 0)
-        frame = self._ask(p.ATTACH, lambda lane: about(lane, number, flags), ended=True)
+        frame = self.ask_core(p.ATTACH, lambda lane: about(lane, number, flags), ended=True)
         return Following(own(frame.fds)), frames.attributes(frame.payload).u32(p.TAG_PID)
 
     # --- the way to core ----------------------------------------------------------------------------------
 
-    def _ask(
+    def ask_core(
         self,
         kind: int,
         payload: Callable[[SandboxLane], bytes],
         *,
         ended: bool = False,
         patience: float = PATIENCE_S,
+        fds: Sequence[int] = (),
     ) -> frames.Frame:
-        """The answer to a request that may be repeated."""
+        """The answer to a request that may be repeated. The descriptors stay the caller's."""
         for _ in range(ATTEMPTS):
             link = self._link(ended=ended)
             try:
-                link.send(kind, payload(self._known(ended=ended)))
+                link.send(kind, payload(self.known(ended=ended)), fds)
                 return self._answer(link, patience)
             except (Stale, Disconnected):
                 self._lane = None
@@ -382,7 +383,8 @@ class Commands:
             self._client.wait_link(link, deadline)
         return frame
 
-    def _known(self, *, ended: bool = False) -> SandboxLane:
+    def known(self, *, ended: bool = False) -> SandboxLane:
+        """What commands of the sandbox begin with."""
         if self._lane is None:
             request = SandboxLaneRequest(self._sandbox, socket=False, ended=ended)
             self._lane = SandboxLane.from_wire(self._client.ask("sandbox.lane", request.to_wire()))
@@ -408,6 +410,14 @@ class Commands:
             )  # fmt: skip
         if error.code not in {"unknown_sandbox", "sandbox_ended"}:
             return error
+        return self.why_gone(error)
+
+    def wait_link(self, link: Peer, deadline: float) -> None:
+        """Wait for something to come over `link`. Raises DaemonLost when nothing does in time."""
+        self._client.wait_link(link, deadline)
+
+    def why_gone(self, error: RametError) -> RametError:
+        """The end of the sandbox as an error; `error` when it has none."""
         if self._held is None or self._held.session.fileno() < 0:
             # The daemon waits for an end that is under way, and tells of what.
             ending = SandboxLaneRequest(self._sandbox, socket=False, ending=True)
@@ -551,7 +561,7 @@ class Command:
             self._follow((on_stdout, on_stderr), None, deadline)
         if self._result is None:
             self._commands._until_over(self._following, deadline)  # noqa: SLF001
-            lane = self._commands._known(ended=True)  # noqa: SLF001
+            lane = self._commands.known(ended=True)
             self._result = _result(self._following, lane, self._encoding)
         return self._result.check() if check else self._result
 
@@ -631,7 +641,7 @@ class Command:
     def _input(self, data: bytes, flags: int, deadline: float | None) -> None:
         patience = INPUT_PATIENCE_S if deadline is None else remaining(deadline)
         try:
-            self._commands._ask(  # noqa: SLF001
+            self._commands.ask_core(
                 p.INPUT,
                 lambda lane: about(lane, self.id, u32(p.TAG_FLAGS, flags), raw(p.TAG_BYTES, data)),
                 patience=patience,

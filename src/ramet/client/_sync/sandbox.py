@@ -20,6 +20,7 @@ from ramet.client._sync.api import shared
 from ramet.client._sync.client import PATIENCE_S, Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
 from ramet.client._sync.commands import Commands
+from ramet.client._sync.files import Files
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
 from ramet.errors import (
     DaemonLost,
@@ -32,6 +33,7 @@ from ramet.errors import (
 )
 from ramet.kernels import Kernel, get
 from ramet.models.executions import Execution, Result
+from ramet.models.files import Change
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
 from ramet.models.names import check_environment, check_name, check_text, near
 from ramet.models.operations import Python
@@ -225,6 +227,7 @@ class Sandbox(Opening):
         self._result: CommandResult | None = None
         self._env = {}
         self._commands: Commands | None = None
+        self._files: Files | None = None
 
     # --- what it is ---------------------------------------------------------------------------------------
 
@@ -287,6 +290,17 @@ class Sandbox(Opening):
                 held.info.id, client=self._client, held=held, encoding=self._encoding, env=self._env
             )
         return self._commands
+
+    @property
+    def files(self) -> Files:
+        """Its files."""
+        if self._files is None:
+            self._files = Files(self.commands)
+        return self._files
+
+    def diff(self) -> tuple[Change, ...]:
+        """The files that are otherwise than when it was made, or forked, by path."""
+        return self.files.diff()
 
     # --- code ---------------------------------------------------------------------------------------------
 
@@ -453,6 +467,8 @@ class Sandbox(Opening):
     def let_go(self) -> None:
         """Close what this process has of it, without waiting: the second half of `close`."""
         if self._open is not None:
+            if self._files is not None:
+                self._files.close()
             if self._open.code is not None:
                 self._open.code.close()
             self._open.held.close()
