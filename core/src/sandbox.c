@@ -198,7 +198,8 @@ sandbox_alloc(struct err *err)
     sandbox->cgroup = ++last_cgroup;
     sandbox->limits = usual_limits;
   }
-  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->tree = sandbox->status_socket = sandbox->nursery = -1;
+  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->tree = sandbox->status_socket = sandbox->nursery =
+      -1;
   sandbox->next = all;
   if (all)
     all->previous = sandbox;

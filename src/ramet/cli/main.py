@@ -17,6 +17,7 @@ from ramet.cli.commands import (
     bench,
     daemon,
     doctor,
+    files,
     processes,
     quickstart,
     root,
@@ -76,6 +77,8 @@ sandbox_app.command("create", cls=RunCommand, context_settings={"allow_intersper
 )
 sandbox_app.command("ls", cls=Command)(sandbox.ls)
 sandbox_app.command("kill", cls=Command)(sandbox.kill)
+sandbox_app.command("cp", cls=Command)(files.cp)
+sandbox_app.command("diff", cls=Command)(files.diff)
 sandbox_app.command("ps", cls=Command)(processes.ps)
 sandbox_app.command("attach", cls=Command)(processes.attach)
 sandbox_app.command("signal", cls=Command)(processes.send_signal)
