@@ -80,6 +80,12 @@ def _local(path: str, name: str, status: os.stat_result) -> Local:
     raise InvalidRequest.of("local", f"{path} is neither a file, a link nor a directory")
 
 
+def check_directory(path: str | os.PathLike[str]) -> None:
+    """Raises InvalidRequest naming ``workspace`` unless it is a directory."""
+    if not path or not os.path.isdir(path):
+        raise InvalidRequest.of("workspace", f"{path} is no directory", code="not_found")
+
+
 def open_local(path: str) -> IO[bytes]:
     """A file of the host, to be read."""
     return open(path, "rb", buffering=0)

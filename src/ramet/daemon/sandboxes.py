@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ramet.models.commands import SandboxLaneRequest
     from ramet.models.operations import Empty
     from ramet.models.sandboxes import (
+        BeginRequest,
         CreateRequest,
         ForkReport,
         ForkRequest,
@@ -49,6 +50,7 @@ class SandboxOperations:
             "sandbox.kill": self._kill,
             "sandbox.list": self._list,
             "sandbox.lane": self._lane,
+            "sandbox.begin": self._begin,
             "snapshot.list": self._list_snapshots,
             "snapshot.remove": self._remove_snapshot,
         }
@@ -76,6 +78,9 @@ class SandboxOperations:
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
         return SandboxList(self._sandboxes.told(ended=request.ended))
+
+    async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
+        return (await self._sandboxes.begin(request)).info()
 
     async def _lane(self, request: SandboxLaneRequest, client: Connection) -> SandboxLane:
         sandbox = self._sandboxes.look_up(request.sandbox, ended=request.ended)

@@ -23,7 +23,7 @@ from ramet.engine.ahead import Ahead
 from ramet.engine.channels import Channel
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.snapshots import Image, Snapshots
-from ramet.engine.standing import COMMAND, LOST, Origin, Sandbox, shown_command
+from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
 from ramet.models.names import near
 from ramet.models.sandboxes import ForkReport, ForkRequest
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ramet.models.limits import Limits
     from ramet.models.operations import RunEnd
     from ramet.models.sandboxes import (
+        BeginRequest,
         Child,
         CreateRequest,
         KernelRef,
@@ -157,18 +158,42 @@ class Sandboxes:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
             _learn_birth(sandbox, await self._ask(sandbox, p.CREATE, payload, []))
             streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
-            spawn = root.spawn(run, sandbox.number, streams)
-            started = await self._ask(sandbox, p.SPAWN, spawn, channel.take_theirs())
-            pid = attributes(started.payload).u32(p.TAG_PID)
+            sandbox.first = First(run, root.spawn(run, sandbox.number, streams), channel.take_theirs())
             self._stands(sandbox, channel)
+            if not request.held:
+                await self._begin_first(sandbox)
         except RametError as error:
             channel.close()
             self._give_up(sandbox)
             raise explained(error, run) from None
-        sandbox.origin = dataclasses.replace(origin, pid=pid)
-        if request.detach:
-            self._write_record(sandbox)
         return sandbox, channel
+
+    async def begin(self, request: BeginRequest) -> Sandbox:
+        """Start the command of a sandbox that was held, and set where later ones begin.
+
+        Raises InvalidRequest, SandboxEnded, IsolationError, DaemonError.
+        """
+        sandbox = self.find(request.sandbox)
+        if request.home is not None:
+            environment, _ = sandbox.ground.beginnings()
+            sandbox.ground = dataclasses.replace(sandbox.ground, environment=environment, home=request.home)
+        if sandbox.first is not None:
+            run = sandbox.first.run
+            try:
+                await self._begin_first(sandbox)
+            except RametError as error:
+                self._give_up(sandbox)
+                raise explained(error, run) from None
+        return sandbox
+
+    async def _begin_first(self, sandbox: Sandbox) -> None:
+        first, sandbox.first = sandbox.first, None
+        assert first is not None  # noqa: S101  the caller's order
+        started = await self._ask(sandbox, p.SPAWN, first.payload, first.fds)
+        pid = attributes(started.payload).u32(p.TAG_PID)
+        sandbox.origin = dataclasses.replace(sandbox.origin, pid=pid)
+        if sandbox.ttl is not None:
+            self._write_record(sandbox)
 
     async def fork(self, request: ForkRequest, deliver: Deliver, wanted: Wanted) -> ForkReport:
         """Children, each passed to `deliver` with its number and its streams when it runs.
@@ -476,6 +501,7 @@ class Sandboxes:
             sandbox.core.end_sandbox(sandbox.number)
 
     def _drop(self, sandbox: Sandbox) -> None:
+        sandbox.drop_first()
         self._living.pop(sandbox.number, None)
         self._past.pop(sandbox.number, None)
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet._descriptors import close_all
 from ramet.engine.channels import Drain
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ramet.engine.cores import Core
+    from ramet.models.operations import RunRequest
 
 COMMAND = 1
 """The number in core of a sandbox's one command."""
@@ -48,6 +49,14 @@ class Origin:
     kernel: KernelRef | None = None
     epoch: int = 0
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class First(NamedTuple):
+    """The command of a sandbox that stands and has not begun: what was asked for, SPAWN, its descriptors."""
+
+    run: RunRequest
+    payload: bytes
+    fds: list[int]
 
 
 def shown_command(argv: Sequence[str]) -> tuple[str, ...]:
@@ -92,6 +101,7 @@ class Sandbox:
         self.end: RunEnd | None = None
         self.ended = 0.0
         self.ground = Ground()
+        self.first: First | None = None
         self.spare = False
         """Forked ahead, and nobody's yet."""
         self.watched = False
@@ -270,8 +280,15 @@ class Sandbox:
             self.exit = end
         self.core.end_sandbox(self.number)
 
+    def drop_first(self) -> None:
+        """Its command does not begin any more."""
+        first, self.first = self.first, None
+        if first is not None:
+            close_all(first.fds)
+
     def finish(self, end: RunEnd) -> None:
         """No process is left in it: tell who waits."""
+        self.drop_first()
         self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
         self.ended = time.time()
         self._stop_timer()

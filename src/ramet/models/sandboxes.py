@@ -33,6 +33,9 @@ TTL_S = 300.0
 TTL_MAX_S = 7 * 86400.0
 CHANNELS = ("packets", "lines")
 """Kinds of channels: messages that are read whole (SOCK_SEQPACKET), or lines (SOCK_STREAM)."""
+WORKSPACE = "/workspace"
+"""Where a directory of the host is copied to when a sandbox is made."""
+HOME_MAX = 1024
 METADATA_MAX = 16384
 """Most bytes of what is noted of a sandbox, as JSON in ASCII."""
 SNAPSHOT_METADATA_MAX = 4 << 20
@@ -103,7 +106,7 @@ class CreateRequest:
 
     `run` holds the command and where it runs; its limit ``wall`` does not count, `timeout` does: seconds
     until everything in the sandbox is killed, None for never. `ttl` is None unless the sandbox is detached.
-    With `kernel` the command gets a channel.
+    With `kernel` the command gets a channel. `held`: it stands, and its command waits for ``sandbox.begin``.
     """
 
     run: RunRequest
@@ -113,6 +116,7 @@ class CreateRequest:
     ttl: float | None = None
     kernel: KernelRef | None = None
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    held: bool = False
 
     @classmethod
     def of(
@@ -156,12 +160,13 @@ class CreateRequest:
             ttl=self.ttl,
             kernel=self.kernel,
             metadata=self.metadata or None,
+            held=self.held or None,
         )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata"))
+        only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata", "held"))
         run = data.get("run")
         if not isinstance(run, dict) or "streams" in run or "fault" in run:
             raise InvalidRequest.of("run", "must be an object that describes a command")
@@ -174,6 +179,7 @@ class CreateRequest:
             _ttl(data.get("ttl"), detach=detach),
             KernelRef.from_wire(data.get("kernel")),
             check_metadata(data.get("metadata")),
+            flag(data.get("held", False), "held"),
         )
 
 
@@ -412,6 +418,29 @@ class SandboxRequest:
         """From JSON. Raises InvalidRequest."""
         only(data, ("sandbox",))
         return cls(check_sandbox(data.get("sandbox", "")))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BeginRequest:
+    """Let the command of `sandbox` begin that was held; `home` is where further commands begin."""
+
+    sandbox: str
+    home: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest."""
+        only(data, ("sandbox", "home"))
+        home = data.get("home")
+        if home is not None:
+            home = check_text(home, "home")
+            if not home.startswith("/") or len(home) > HOME_MAX:
+                raise InvalidRequest.of("home", f"{shown(home)} is no absolute path", code="not_absolute")
+        return cls(check_sandbox(data.get("sandbox", "")), home)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -384,3 +384,51 @@ async def test_many_calls_at_once_and_cancelled_ones_leave_nothing():
         with anyio.move_on_after(0.05):
             while True:
                 await made.files.write("/tmp/again", b"x" * 300000)
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A directory of the host."""
+    (tmp_path / "project/src").mkdir(parents=True)
+    (tmp_path / "project/src/main.py").write_text("print('hello')\n")
+    return tmp_path / "project"
+
+
+def test_a_workspace_is_there_before_the_command_begins_and_never_the_hosts_own(project, tmp_path):
+    with ramet.Sandbox(command="cat src/main.py; read x", workspace=project) as made:
+        assert made.stdout.readline(PATIENCE_S) == b"print('hello')\n"
+        result = made.commands.run("python3 src/main.py; echo 'x = 1' > src/main.py; pwd")
+        assert result.stdout == "hello\n/workspace\n"
+        assert (project / "src/main.py").read_text() == "print('hello')\n"
+        assert made.export(tmp_path / "out") == 1
+        with made.fork() as child:
+            assert child.commands.run("cat src/main.py").stdout == "x = 1\n"
+    assert (tmp_path / "out/src/main.py").read_text() == "x = 1\n"
+
+
+def test_a_kernel_has_a_workspace_and_a_missing_one_is_refused(project):
+    with ramet.Sandbox(kernel="bash", workspace=project) as made:
+        assert made.run_code("cat src/main.py").stdout == "print('hello')\n"
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        ramet.Sandbox(command="true", workspace=project / "nothing")
+    assert caught.value.field == "workspace"
+
+
+def test_the_winners_files_are_taken_back():
+    with ramet.Sandbox(command=["sleep", "10000"]) as parent:
+        parent.files.write("kept", "parent's")
+        parent.files.write("gone", "x")
+        parent.files.write("turned/file", "x")
+        with parent.fork() as winner:
+            winner.files.write("new/deep", "won")
+            winner.files.set("new/deep", mode=0o755)
+            winner.files.remove("gone")
+            winner.files.remove("turned", recursive=True)
+            winner.files.write("turned", "a file now")
+            winner.files.symlink("link", "kept")
+            done = {one.path.removeprefix("/home/user/"): one.change for one in winner.commit_to(parent)}
+        assert done == {
+            "gone": "deleted", "link": "added", "new": "added", "new/deep": "added", "turned": "modified",
+        }  # fmt: skip
+        listed = parent.commands.run("cat new/deep turned link; test -x new/deep; ls", check=True).stdout
+        assert listed == "wona file nowparent'skept\nlink\nnew\nturned\n"

@@ -42,6 +42,9 @@ def create(
     ),
     cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
     root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
+    workspace: str | None = typer.Option(
+        None, metavar="DIRECTORY", help="A directory of this host to copy to /workspace, and to start in."
+    ),
     memory: str | None = limit_option("memory"),
     cpus: str | None = limit_option("cpus"),
     pids: str | None = limit_option("processes"),
@@ -77,6 +80,7 @@ def create(
         "timeout": timeout,
         "cwd": cwd,
         "root": root,
+        "workspace": workspace,
         "name": name,
         "ttl": ttl,
     }

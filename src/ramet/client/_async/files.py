@@ -291,6 +291,37 @@ class AsyncFiles:
                 parts.append(git_patch(change.path[len(base) + 1 :], before, after, _blob))
         return b"".join(parts)
 
+    async def commit_to(self, other: AsyncFiles) -> tuple[Change, ...]:
+        """As `AsyncSandbox.commit_to`."""
+        done = []
+        for change in await self.diff():
+            now = change.now
+            if now is None or (change.was is not None and change.was.kind != now.kind):
+                with contextlib.suppress(FileError):
+                    await other.remove(change.path, recursive=True)
+            if now is not None and not await self._commit_one(now, other):
+                continue
+            done.append(change)
+        return tuple(done)
+
+    async def _commit_one(self, now: FileInfo, other: AsyncFiles) -> bool:
+        if now.kind == "directory":
+            await other.make_dir(now.path)
+        elif now.kind == "link":
+            flags = p.FILE_PARENTS | p.FILE_REPLACE
+            await other._ask(Ask(p.FILE_LINK, now.path, flags, other=now.target))
+            return True
+        elif now.kind == "file":
+            with (
+                await self._opened(now.path, p.TREE_SANDBOX) as file,
+                await other.open(now.path, "wb") as out,
+            ):
+                await _copy(file, out)
+        else:
+            return False
+        await other.set(now.path, mode=now.mode, owner=(now.uid, now.gid))
+        return True
+
     async def _hidden(self, directory: Raw, changes: dict[str, Change]) -> None:
         """A directory that took the place of another: what that held and this does not is deleted."""
         here = {one.name for one in await self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1))}

@@ -21,6 +21,7 @@ from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
 from ramet.client._streams import encoded
+from ramet.client._trees import check_directory
 from ramet.errors import (
     DaemonLost,
     ForkError,
@@ -39,6 +40,8 @@ from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
     BUILT_IN,
+    WORKSPACE,
+    BeginRequest,
     CreateRequest,
     ForkReport,
     ForkRequest,
@@ -74,6 +77,11 @@ class AsyncSandbox(Opening):
     more; `detach` has it outlive this process.
     """
 
+    _env: Mapping[str, str]
+    _commands: AsyncCommands | None
+    _files: AsyncFiles | None
+    _workspace: str | PathLike[str] | None
+
     def __init__(
         self,
         source: str | Snapshot | None = None,
@@ -92,6 +100,7 @@ class AsyncSandbox(Opening):
         seed: int | None = None,
         metadata: Mapping[str, str] | None = None,
         python: Python | None = None,
+        workspace: str | PathLike[str] | None = None,
         client: AsyncClient | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -116,6 +125,8 @@ class AsyncSandbox(Opening):
             ttl: seconds that a detached sandbox lives with nobody attached and nobody asking; 300 by default.
             encoding: of text given to stdin, and of the result's text.
             python: the interpreter of the host that the default root shows; by default this one.
+            workspace: a directory of the host that is copied to ``/workspace`` before anything starts, where
+                the command, and further ones, then begin. Nothing goes back but by `export`.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -124,6 +135,9 @@ class AsyncSandbox(Opening):
             DaemonError: the daemon could not be started, or ended meanwhile.
         """
         self._prepare(client or shared, DEFAULT_LIMITS.output, encoding)
+        self._workspace = absolute(workspace)
+        if self._workspace is not None:
+            check_directory(self._workspace)
         self._request: CreateRequest | ForkRequest
         self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
         if source is None:
@@ -140,7 +154,7 @@ class AsyncSandbox(Opening):
                 kernel=None if chosen is None else KernelRef(chosen.name, chosen.channel),
                 metadata=metadata,
                 env=env if chosen is None else {**(env or {}), "RAMET_CHANNEL": "3"},
-                cwd=cwd,
+                cwd=WORKSPACE if cwd is None and workspace is not None else cwd,
                 root=absolute(root),
                 limits=limits,
                 timeout=timeout,
@@ -150,7 +164,7 @@ class AsyncSandbox(Opening):
                 ttl=ttl,
             )
             self._output = request.run.limits.output
-            self._request = request
+            self._request = dataclasses.replace(request, held=workspace is not None)
         else:
             own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
             for field, value in own.items():
@@ -175,14 +189,32 @@ class AsyncSandbox(Opening):
         if isinstance(self._request, CreateRequest):
             found = await _make(self._client, "sandbox.create", self._request)
             self._take(found.held[0])
+            await self._fill_workspace()
             await self._boot()
             return self
         found = await _make_forks(self._client, self._request)
         if found.errors:
             raise next(iter(found.errors.values()))
         self._take(found.held[0])
+        await self._fill_workspace()
         self._begin_life(self._forked, None)
         return self
+
+    async def _fill_workspace(self) -> None:
+        """Copy the host's directory in, and let the command begin that waits for it."""
+        if self._workspace is None:
+            return
+        try:
+            await self.files.upload(self._workspace, WORKSPACE)
+            request = BeginRequest(self.id, WORKSPACE)
+            self._here.held.info = SandboxInfo.from_wire(
+                await self._client.ask("sandbox.begin", request.to_wire())
+            )
+        except BaseException:
+            self.let_go()
+            raise
+        self.files.close()
+        self._commands = self._files = None  # they begin elsewhere now
 
     async def _boot(self) -> None:
         code = self._here.code
@@ -215,6 +247,7 @@ class AsyncSandbox(Opening):
     def _of(cls, held: Held, client: AsyncClient, output: int, encoding: str) -> Self:
         made = cls.__new__(cls)
         made._prepare(client, output, encoding)  # noqa: SLF001  of this class
+        made._workspace = None  # noqa: SLF001
         made._take(held)  # noqa: SLF001
         return made
 
@@ -225,8 +258,8 @@ class AsyncSandbox(Opening):
         self._open = None
         self._result: CommandResult | None = None
         self._env = {}
-        self._commands: AsyncCommands | None = None
-        self._files: AsyncFiles | None = None
+        self._commands = None
+        self._files = None
 
     # --- what it is ---------------------------------------------------------------------------------------
 
@@ -296,6 +329,21 @@ class AsyncSandbox(Opening):
         if self._files is None:
             self._files = AsyncFiles(self.commands)
         return self._files
+
+    async def export(self, local: str | PathLike[str], path: str | None = None) -> int:
+        """Copy its workspace, or what is at `path`, to a new place of the host; how many files.
+
+        This, `files.download` and `files.open` are the only ways for files out of a sandbox.
+        """
+        base = path or (WORKSPACE if await self.files.exists(WORKSPACE) else ".")
+        return await self.files.download(base, local)
+
+    async def commit_to(self, other: AsyncSandbox) -> tuple[Change, ...]:
+        """Do to the files of `other` what was done to this one's since it was made, or forked; what that was.
+
+        Fifos, sockets and devices are left out. What `other` did to the same files meanwhile is lost.
+        """
+        return await self.files.commit_to(other.files)
 
     async def diff(self) -> tuple[Change, ...]:
         """The files that are otherwise than when it was made, or forked, by path."""

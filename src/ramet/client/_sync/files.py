@@ -292,6 +292,37 @@ class Files:
                 parts.append(git_patch(change.path[len(base) + 1 :], before, after, _blob))
         return b"".join(parts)
 
+    def commit_to(self, other: Files) -> tuple[Change, ...]:
+        """As `Sandbox.commit_to`."""
+        done = []
+        for change in self.diff():
+            now = change.now
+            if now is None or (change.was is not None and change.was.kind != now.kind):
+                with contextlib.suppress(FileError):
+                    other.remove(change.path, recursive=True)
+            if now is not None and not self._commit_one(now, other):
+                continue
+            done.append(change)
+        return tuple(done)
+
+    def _commit_one(self, now: FileInfo, other: Files) -> bool:
+        if now.kind == "directory":
+            other.make_dir(now.path)
+        elif now.kind == "link":
+            flags = p.FILE_PARENTS | p.FILE_REPLACE
+            other._ask(Ask(p.FILE_LINK, now.path, flags, other=now.target))
+            return True
+        elif now.kind == "file":
+            with (
+                self._opened(now.path, p.TREE_SANDBOX) as file,
+                other.open(now.path, "wb") as out,
+            ):
+                _copy(file, out)
+        else:
+            return False
+        other.set(now.path, mode=now.mode, owner=(now.uid, now.gid))
+        return True
+
     def _hidden(self, directory: Raw, changes: dict[str, Change]) -> None:
         """A directory that took the place of another: what that held and this does not is deleted."""
         here = {one.name for one in self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1))}

@@ -22,6 +22,7 @@ from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
 from ramet.client._sync.commands import Commands
 from ramet.client._sync.files import Files
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
+from ramet.client._trees import check_directory
 from ramet.errors import (
     DaemonLost,
     ForkError,
@@ -40,6 +41,8 @@ from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
     BUILT_IN,
+    WORKSPACE,
+    BeginRequest,
     CreateRequest,
     ForkReport,
     ForkRequest,
@@ -75,6 +78,11 @@ class Sandbox(Opening):
     more; `detach` has it outlive this process.
     """
 
+    _env: Mapping[str, str]
+    _commands: Commands | None
+    _files: Files | None
+    _workspace: str | PathLike[str] | None
+
     def __init__(
         self,
         source: str | Snapshot | None = None,
@@ -93,6 +101,7 @@ class Sandbox(Opening):
         seed: int | None = None,
         metadata: Mapping[str, str] | None = None,
         python: Python | None = None,
+        workspace: str | PathLike[str] | None = None,
         client: Client | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -117,6 +126,8 @@ class Sandbox(Opening):
             ttl: seconds that a detached sandbox lives with nobody attached and nobody asking; 300 by default.
             encoding: of text given to stdin, and of the result's text.
             python: the interpreter of the host that the default root shows; by default this one.
+            workspace: a directory of the host that is copied to ``/workspace`` before anything starts, where
+                the command, and further ones, then begin. Nothing goes back but by `export`.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -125,6 +136,9 @@ class Sandbox(Opening):
             DaemonError: the daemon could not be started, or ended meanwhile.
         """
         self._prepare(client or shared, DEFAULT_LIMITS.output, encoding)
+        self._workspace = absolute(workspace)
+        if self._workspace is not None:
+            check_directory(self._workspace)
         self._request: CreateRequest | ForkRequest
         self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
         if source is None:
@@ -141,7 +155,7 @@ class Sandbox(Opening):
                 kernel=None if chosen is None else KernelRef(chosen.name, chosen.channel),
                 metadata=metadata,
                 env=env if chosen is None else {**(env or {}), "RAMET_CHANNEL": "3"},
-                cwd=cwd,
+                cwd=WORKSPACE if cwd is None and workspace is not None else cwd,
                 root=absolute(root),
                 limits=limits,
                 timeout=timeout,
@@ -151,7 +165,7 @@ class Sandbox(Opening):
                 ttl=ttl,
             )
             self._output = request.run.limits.output
-            self._request = request
+            self._request = dataclasses.replace(request, held=workspace is not None)
         else:
             own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
             for field, value in own.items():
@@ -176,14 +190,30 @@ class Sandbox(Opening):
         if isinstance(self._request, CreateRequest):
             found = _make(self._client, "sandbox.create", self._request)
             self._take(found.held[0])
+            self._fill_workspace()
             self._boot()
             return self
         found = _make_forks(self._client, self._request)
         if found.errors:
             raise next(iter(found.errors.values()))
         self._take(found.held[0])
+        self._fill_workspace()
         self._begin_life(self._forked, None)
         return self
+
+    def _fill_workspace(self) -> None:
+        """Copy the host's directory in, and let the command begin that waits for it."""
+        if self._workspace is None:
+            return
+        try:
+            self.files.upload(self._workspace, WORKSPACE)
+            request = BeginRequest(self.id, WORKSPACE)
+            self._here.held.info = SandboxInfo.from_wire(self._client.ask("sandbox.begin", request.to_wire()))
+        except BaseException:
+            self.let_go()
+            raise
+        self.files.close()
+        self._commands = self._files = None  # they begin elsewhere now
 
     def _boot(self) -> None:
         code = self._here.code
@@ -216,6 +246,7 @@ class Sandbox(Opening):
     def _of(cls, held: Held, client: Client, output: int, encoding: str) -> Self:
         made = cls.__new__(cls)
         made._prepare(client, output, encoding)  # noqa: SLF001  of this class
+        made._workspace = None  # noqa: SLF001
         made._take(held)  # noqa: SLF001
         return made
 
@@ -226,8 +257,8 @@ class Sandbox(Opening):
         self._open = None
         self._result: CommandResult | None = None
         self._env = {}
-        self._commands: Commands | None = None
-        self._files: Files | None = None
+        self._commands = None
+        self._files = None
 
     # --- what it is ---------------------------------------------------------------------------------------
 
@@ -297,6 +328,21 @@ class Sandbox(Opening):
         if self._files is None:
             self._files = Files(self.commands)
         return self._files
+
+    def export(self, local: str | PathLike[str], path: str | None = None) -> int:
+        """Copy its workspace, or what is at `path`, to a new place of the host; how many files.
+
+        This, `files.download` and `files.open` are the only ways for files out of a sandbox.
+        """
+        base = path or (WORKSPACE if self.files.exists(WORKSPACE) else ".")
+        return self.files.download(base, local)
+
+    def commit_to(self, other: Sandbox) -> tuple[Change, ...]:
+        """Do to the files of `other` what was done to this one's since it was made, or forked; what that was.
+
+        Fifos, sockets and devices are left out. What `other` did to the same files meanwhile is lost.
+        """
+        return self.files.commit_to(other.files)
 
     def diff(self) -> tuple[Change, ...]:
         """The files that are otherwise than when it was made, or forked, by path."""
