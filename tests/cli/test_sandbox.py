@@ -100,3 +100,23 @@ def test_a_fork_of_the_dead_tells_of_what_they_died(ramet):
     assert done.returncode == 125
     assert b"ended" in done.stderr
     assert b"killed: by request" in done.stderr
+
+
+def test_the_lineage_of_sandboxes_is_drawn_and_filtered(ramet):
+    parent = ramet("sandbox", "create", "--name", "worker", *SLEEP).stdout.decode().strip()
+    child = ramet("fork", "worker", "--name", "first").stdout.decode().strip()
+    second = ramet("fork", "worker").stdout.decode().strip()
+    grandchild = ramet("fork", "first").stdout.decode().strip()
+    assert ramet("ls", "--tree").stdout.decode().splitlines() == [
+        f"worker  {parent}  running",
+        f"├─ first  {child}  running",
+        f"│  └─ {grandchild}  running",
+        f"└─ {second}  running",
+    ]
+    assert [one["id"] for one in listed(ramet, "--filter", "parent=worker")] == [child, second]
+    assert [one["id"] for one in listed(ramet, "--filter", "name=first")] == [child]
+    assert listed(ramet, "--filter", "colour=red") == []
+    assert ramet("ls", "--filter", "nonsense").returncode == 2
+    assert ramet("kill", "first").returncode == 0
+    assert "└─ first" not in ramet("ls", "--tree").stdout.decode()
+    assert f"{grandchild}  running  from {child}" in ramet("ls", "--tree").stdout.decode()

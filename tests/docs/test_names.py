@@ -158,6 +158,7 @@ CALLED = {
     "sandbox.snapshot": "snapshot create",
     "sandbox.kill": "sandbox kill",
     "sandbox.list": "sandbox ls",
+    "sandbox.attach": "sandbox attach",
     "sandbox.begin": "sandbox create",
     "sandbox.lane": "exec",
     "snapshot.list": "snapshot ls",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ramet._descriptors import close_all
 from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
+from ramet.errors import RametError
 from ramet.models.commands import SandboxLane
 from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
 
@@ -51,6 +52,7 @@ class SandboxOperations:
             "sandbox.list": self._list,
             "sandbox.lane": self._lane,
             "sandbox.begin": self._begin,
+            "sandbox.attach": self._attach,
             "snapshot.list": self._list_snapshots,
             "snapshot.remove": self._remove_snapshot,
         }
@@ -77,10 +79,25 @@ class SandboxOperations:
         return await self._sandboxes.kill(request.sandbox)
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
-        return SandboxList(self._sandboxes.told(ended=request.ended))
+        return SandboxList(self._sandboxes.told(request))
 
     async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
         return (await self._sandboxes.begin(request)).info()
+
+    async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
+        sandbox = self._sandboxes.find(request.sandbox)
+        fds: list[int] = []
+        try:
+            fds = sandbox.lend()
+            fds.insert(0, open_session(sandbox, owner=False, streams=bool(fds)))
+        except OSError as error:
+            if fds:
+                close_all(fds)
+                sandbox.take_back()
+            text = f"no descriptor is left for the sandbox's streams: {error.strerror}"
+            raise RametError("busy", text, errno=error.errno) from None
+        client.pass_on({"made": 0, "info": sandbox.info().to_wire()}, fds)
+        return sandbox.info()
 
     async def _lane(self, request: SandboxLaneRequest, client: Connection) -> SandboxLane:
         sandbox = self._sandboxes.look_up(request.sandbox, ended=request.ended)

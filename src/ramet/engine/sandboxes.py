@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Child,
         CreateRequest,
         KernelRef,
+        ListRequest,
         SandboxInfo,
         Snapshot,
         SnapshotRequest,
@@ -95,11 +96,16 @@ class Sandboxes:
         dead = self._found(key, self._past.values()) if ended else None
         return self._found(key, self._living.values()) or dead or self._refuse(key)
 
-    def told(self, *, ended: bool) -> tuple[SandboxInfo, ...]:
+    def told(self, request: ListRequest) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
         self._forget_old()
-        chosen = [*self._living.values(), *(self._past.values() if ended else ())]
-        return tuple([one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown])
+        chosen = [*self._living.values(), *(self._past.values() if request.ended else ())]
+        named = None
+        if request.parent is not None:
+            found = self._found(request.parent, [*self._past.values(), *self._living.values()])
+            named = None if found is None else found.id
+        infos = [one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown]
+        return tuple([info for info in infos if request.fits(info, named)])
 
     @staticmethod
     def _found(key: str, among: Iterable[Sandbox]) -> Sandbox | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,7 +111,7 @@ class Sandbox:
         """Who had it ended."""
         self.gone = asyncio.Event()
         self.capturing = asyncio.Lock()
-        self.on_end: Callable[[], object] | None = None
+        self.on_end: list[Callable[[], object]] = []
         self._ends: list[int] = []
         self._drain: Drain | None = None
         self._users = 0
@@ -240,13 +241,31 @@ class Sandbox:
 
     def owner_gone(self) -> None:
         """Its owner has let go of it, or died."""
-        self.on_end = None
         if self.ttl is None:
             self.kill("its owner went")
-        elif self.end is None and self._ends:
+        self.take_back()
+        self.leave()
+
+    def lend(self) -> list[int]:
+        """The near ends of its streams, for another to have; none where somebody has them. The caller's.
+
+        Those of a sandbox that an earlier daemon made are gone with that. Raises OSError.
+        """
+        if self._drain is None or self.end is not None:
+            return []
+        self._ends += self._drain.release()
+        self._drain = None
+        try:
+            return [os.dup(descriptor) for descriptor in self._ends]
+        except OSError:
+            self.take_back()
+            raise
+
+    def take_back(self) -> None:
+        """Nobody has its streams any more: what it writes is read and dropped."""
+        if self.ttl is not None and self.end is None and len(self._ends) == 3:
             self._drain = Drain(self._ends[1:])
             self._ends = self._ends[:1]
-        self.leave()
 
     def _expire(self) -> None:
         self.kill(f"nobody asked for it in {self.ttl:g} s")
@@ -297,8 +316,8 @@ class Sandbox:
         ends, self._ends = self._ends, []
         close_all(ends)
         self.gone.set()
-        if self.on_end is not None:
-            self.on_end()
+        for tell in list(self.on_end):
+            tell()
 
     def refusal(self) -> SandboxEnded:
         """The error for who asks something of it that only a living one can do."""

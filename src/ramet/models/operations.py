@@ -454,6 +454,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("sandbox.snapshot", s.SnapshotRequest, s.Snapshot, idempotent=False),
         Operation("sandbox.kill", s.SandboxRequest, s.SandboxInfo),
         Operation("sandbox.list", s.ListRequest, s.SandboxList),
+        Operation("sandbox.attach", s.SandboxRequest, s.SandboxInfo, streams="made"),
         Operation("sandbox.begin", s.BeginRequest, s.SandboxInfo, idempotent=False),
         Operation("sandbox.lane", c.SandboxLaneRequest, c.SandboxLane, streams="made"),
         Operation("snapshot.list", Empty, s.SnapshotList),

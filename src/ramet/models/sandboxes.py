@@ -462,19 +462,60 @@ class SnapshotName:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListRequest:
-    """Which sandboxes to list: those that live, or `ended` ones as well."""
+    """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
+
+    `parent` is an id or name, `snapshot` the name that they were forked from, `metadata` what must be noted.
+    """
 
     ended: bool = False
+    name: str | None = None
+    parent: str | None = None
+    snapshot: str | None = None
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ended: bool = False,
+        name: str | None = None,
+        parent: str | None = None,
+        snapshot: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The checked request. Raises InvalidRequest."""
+        return cls(
+            flag(ended, "ended"),
+            None if name is None else check_sandbox(name, "name"),
+            None if parent is None else check_sandbox(parent, "parent"),
+            None if snapshot is None else check_sandbox(snapshot, "snapshot"),
+            check_metadata(metadata),
+        )
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"ended": self.ended}
+        """As JSON; what has its default is left out."""
+        return _given(
+            ended=self.ended or None,
+            name=self.name,
+            parent=self.parent,
+            snapshot=self.snapshot,
+            metadata=self.metadata or None,
+        )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        only(data, ("ended",))
-        return cls(flag(data.get("ended", False), "ended"))
+        only(data, [field.name for field in dataclasses.fields(cls)])
+        return cls.of(**data)
+
+    def fits(self, info: SandboxInfo, parent: str | None) -> bool:
+        """Whether a sandbox is meant; `parent` is the id of the one that was named."""
+        return (
+            self.name in {None, info.name}
+            and (self.parent is None or info.parent in {parent, self.parent})
+            and self.snapshot in {None, info.snapshot}
+            and all(info.metadata.get(name) == value for name, value in self.metadata.items())
+        )
 
 
 # --- what is told -----------------------------------------------------------------------------------------

@@ -181,3 +181,39 @@ def test_a_client_that_is_interrupted_leaves_nothing(own):
     program.wait()
     until(lambda: not sandboxes.list(client=client))
     assert none_left("interrupted-client")
+
+
+def test_a_detached_sandbox_is_met_again_with_streams_commands_and_files():
+    with ramet.Sandbox(command=PYTHON, detach=True, name="meeting") as made:
+        assert ask(made, "exec('x = 5')") == "None"
+        with ramet.Sandbox.connect("meeting") as second:
+            # The maker has the streams.
+            assert second.commands.run("echo there").stdout == "there\n"
+            with pytest.raises(ramet.InvalidRequest) as caught:
+                second.stdout.read(timeout=1)
+            assert caught.value.code == "streams_elsewhere"
+            with pytest.raises(ramet.InvalidRequest):
+                second.stdin.write("1\n", timeout=1)
+    with ramet.Sandbox.connect(made.id) as again:
+        assert ask(again, "x") == "5"
+        with ramet.Sandbox.connect(made.id) as third:
+            assert third.files.exists("/etc/passwd")
+    with ramet.Sandbox.connect(made.id) as last:
+        assert ask(last, "x + 1") == "6"
+        last.kill()
+        assert last.wait().reason == "killed"
+    with pytest.raises(ramet.SandboxEnded):
+        ramet.Sandbox.connect(made.id)
+
+
+def test_who_only_attached_ends_nothing_and_hears_of_the_end():
+    with ramet.Sandbox(command=PYTHON) as made:
+        with ramet.Sandbox.connect(made.id) as other:
+            assert other.running
+        assert ask(made, "1") == "1"
+        with ramet.Sandbox.connect(made.id) as other:
+            made.kill()
+            assert other.wait(20).reason == "killed"
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        ramet.Sandbox.connect("nobody")
+    assert caught.value.code == "unknown_sandbox"

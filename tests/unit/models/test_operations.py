@@ -154,6 +154,7 @@ def sandbox_results():
         "sandbox.snapshot": point,
         "sandbox.kill": ended,
         "sandbox.list": SandboxList((running, ended)),
+        "sandbox.attach": running,
         "sandbox.begin": running,
         "sandbox.lane": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
         "snapshot.list": SnapshotList((point,)),

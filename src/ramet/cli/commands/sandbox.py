@@ -13,6 +13,8 @@ from ramet.cli.commands.run import command_of, limit_option, variable
 from ramet.errors import InvalidRequest, RametError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ramet.models.sandboxes import SandboxInfo
 
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
@@ -124,14 +126,24 @@ def fork(
 
 def ls(
     ended: bool = typer.Option(False, "--all", help="Also those that ended in the last minutes."),
+    as_tree: bool = typer.Option(False, "--tree", help="Draw who was forked from whom."),
+    filters: list[str] = typer.Option(
+        [],
+        "--filter",
+        metavar="KEY=VALUE",
+        help="Only those with this name, parent, snapshot, or metadata. May be repeated.",
+    ),
     as_json: bool = JSON,
 ) -> int:
     """List the sandboxes that stay."""
     from ramet.client import sandboxes
 
-    found = sandboxes.list(ended=ended)
+    found = sandboxes.list(ended=ended, **_filters(filters))
     if as_json:
         print(json.dumps({"sandboxes": [one.to_dict() for one in found]}))
+    elif as_tree:
+        for line in lineage(found):
+            print(line)
     elif found:
         from ramet.cli.render import table
 
@@ -159,6 +171,41 @@ def kill(
     if failed is not None:
         raise failed
     return 0
+
+
+def _filters(texts: list[str]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidRequest.of("filter", f"{text!r:.80} is not KEY=VALUE")
+        if key in {"name", "parent", "snapshot"}:
+            chosen[key] = value
+        else:
+            metadata[key.removeprefix("metadata.")] = value
+    return {**chosen, "metadata": metadata}
+
+
+def lineage(found: Sequence[SandboxInfo]) -> Iterator[str]:
+    """The sandboxes as trees: below each its forks. One whose parent is not among them stands at the left."""
+    ids = {one.id for one in found}
+    below: dict[str | None, list[SandboxInfo]] = {}
+    for one in found:
+        below.setdefault(one.parent if one.parent in ids else None, []).append(one)
+
+    def draw(one: SandboxInfo, first: str, rest: str) -> Iterator[str]:
+        origin = one.snapshot or (one.parent if one.parent not in ids else None)
+        parts = [one.name or one.id, *([one.id] if one.name else []), one.how_it_ended() or "running"]
+        yield first + "  ".join([*parts, *([f"from {origin}"] if origin else [])])
+        children = below.get(one.id, [])
+        for child in children[:-1]:
+            yield from draw(child, f"{rest}├─ ", f"{rest}│  ")
+        for child in children[-1:]:
+            yield from draw(child, f"{rest}└─ ", f"{rest}   ")
+
+    for one in below.get(None, []):
+        yield from draw(one, "", "")
 
 
 def _tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:

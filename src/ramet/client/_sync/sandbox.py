@@ -11,6 +11,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
+from ramet._descriptors import close_all
 from ramet.client._backends._sync import Opening, poll
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
@@ -48,6 +49,7 @@ from ramet.models.sandboxes import (
     ForkRequest,
     KernelRef,
     SandboxInfo,
+    SandboxRequest,
     Snapshot,
     SnapshotRequest,
 )
@@ -243,6 +245,29 @@ class Sandbox(Opening):
         self._open: _Open | None = _Open(held, Writer(held.stdin, self._encoding), out, err, code)
 
     @classmethod
+    def connect(cls, sandbox: str, *, client: Client | None = None, encoding: str = "utf-8") -> Self:
+        """A living sandbox of this id or name, whoever made it. It does not end with this object.
+
+        Its files, commands, forks and its end are there for all. Its standard streams come along where nobody
+        else has them: those of a detached sandbox whose maker has gone. Its kernel stays its maker's.
+
+        Raises InvalidRequest when there is none, SandboxEnded when it has ended.
+        """
+        asked = client or shared
+        made: list[Made] = []
+        request = SandboxRequest.from_wire({"sandbox": sandbox})
+        try:
+            asked.ask("sandbox.attach", request.to_wire(), made=made)
+            if not made or not made[0].fds:
+                raise DaemonLost("malformed", "the daemon answered without a session")
+            one = made.pop()
+            held = Held(one.info, one.fds, owner=False)
+        finally:
+            for left in made:
+                close_all(left.fds)
+        return cls._of(held, asked, DEFAULT_LIMITS.output, encoding)
+
+    @classmethod
     def _of(cls, held: Held, client: Client, output: int, encoding: str) -> Self:
         made = cls.__new__(cls)
         made._prepare(client, output, encoding)  # noqa: SLF001  of this class
@@ -353,6 +378,12 @@ class Sandbox(Opening):
     @property
     def _code(self) -> Code:
         code = self._here.code
+        if code is None and self.info.kernel is not None:
+            raise InvalidRequest(
+                "kernel_elsewhere",
+                "the kernel of this sandbox is its maker's",
+                hint="a fork of the sandbox has a kernel that is yours",
+            )
         if code is None:
             raise InvalidRequest(
                 "no_kernel",
@@ -440,7 +471,7 @@ class Sandbox(Opening):
         if self._result is not None:
             return self._result
         held = self._here.held
-        flows = (held.stdout, held.stderr) if drain else ()
+        flows = (held.stdout, held.stderr) if drain and not held.stdout.elsewhere else ()
         with contextlib.ExitStack() as using:
             for flow in flows:
                 using.enter_context(flow.used())
@@ -496,7 +527,7 @@ class Sandbox(Opening):
             return
         held = self._open.held
         try:
-            if not held.info.detached and self._result is None:
+            if held.owner and not held.info.detached and self._result is None:
                 held.ask_end()
                 self._await_end(held)
                 self._result = result_of(held.info, Captured(), Captured(), self._encoding)
@@ -507,7 +538,7 @@ class Sandbox(Opening):
 
     def ask_end(self) -> None:
         """Have it ended without waiting for that, unless it is detached: the first half of `close`."""
-        if self._open is not None and not self._open.held.info.detached:
+        if self._open is not None and self._open.held.owner and not self._open.held.info.detached:
             self._open.held.ask_end()
 
     def let_go(self) -> None:
