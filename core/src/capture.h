@@ -48,7 +48,8 @@ struct capture {
   struct tracee *threads;
   int thread_count;
   bool still; /* all its threads have stopped */
-  bool subreaper; /* it takes in the orphans among its descendants, of which the frozen copy is one: not in the pause */
+  bool
+      subreaper; /* it takes in the orphans among its descendants, of which the frozen copy is one: not in the pause */
   struct procmaps maps;
   uint64_t syscall_address;
   int memory; /* /proc/PID/mem */

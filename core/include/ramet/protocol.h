@@ -207,25 +207,25 @@ enum ramet_tag {
   RAMET_TAG_LAYER = 94, /* u32 descriptor index or FD_NONE, path; topmost first */
   RAMET_TAG_BYTES = 95, /* raw bytes: the seccomp program; for INPUT what to write */
   /* commands with logs */
-  RAMET_TAG_LOG_BYTES = 100,    /* u64: bytes kept of each stream, half head, half tail */
-  RAMET_TAG_FLAGS = 101,        /* u32: enum ramet_start_flag */
+  RAMET_TAG_LOG_BYTES = 100, /* u64: bytes kept of each stream, half head, half tail */
+  RAMET_TAG_FLAGS = 101, /* u32: enum ramet_start_flag */
   RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
 };
 
 enum ramet_file_tag {
-  RAMET_TAG_PATH = 110,      /* text, inside the sandbox */
-  RAMET_TAG_OTHER = 111,     /* text: where to rename or copy to; what a link is to say */
-  RAMET_TAG_MODE = 112,      /* u32: permissions */
-  RAMET_TAG_TREE = 113,      /* u32: enum ramet_file_tree; absent: the sandbox's */
-  RAMET_TAG_DEPTH = 114,     /* u32: of LIST, how many levels below the directory; 0: all */
-  RAMET_TAG_MTIME_NS = 115,  /* u64: nanoseconds since the epoch */
+  RAMET_TAG_PATH = 110, /* text, inside the sandbox */
+  RAMET_TAG_OTHER = 111, /* text: where to rename or copy to; what a link is to say */
+  RAMET_TAG_MODE = 112, /* u32: permissions */
+  RAMET_TAG_TREE = 113, /* u32: enum ramet_file_tree; absent: the sandbox's */
+  RAMET_TAG_DEPTH = 114, /* u32: of LIST, how many levels below the directory; 0: all */
+  RAMET_TAG_MTIME_NS = 115, /* u64: nanoseconds since the epoch */
   RAMET_TAG_FILE_INFO = 116, /* struct ramet_file_info, name, target; repeated */
-  RAMET_TAG_MORE = 117,      /* u32: 1: another frame answers too */
+  RAMET_TAG_MORE = 117, /* u32: 1: another frame answers too */
 };
 
 enum ramet_file_tree {
   RAMET_TREE_SANDBOX = 0,
-  RAMET_TREE_ORIGIN = 1,  /* as the sandbox was when it was made */
+  RAMET_TREE_ORIGIN = 1, /* as the sandbox was when it was made */
   RAMET_TREE_WRITTEN = 2, /* its writable layer alone: whiteouts are devices 0,0 */
 };
 
@@ -236,11 +236,11 @@ enum ramet_file_flag {
   RAMET_FILE_TRUNCATE = 8,
   RAMET_FILE_EXCLUSIVE = 16,
   RAMET_FILE_APPEND = 32,
-  RAMET_FILE_PARENTS = 64,    /* make missing directories above */
+  RAMET_FILE_PARENTS = 64, /* make missing directories above */
   RAMET_FILE_RECURSIVE = 128, /* REMOVE, COPY, WATCH: with everything below */
-  RAMET_FILE_REPLACE = 256,   /* RENAME, COPY: what stands there goes */
-  RAMET_FILE_AS_NAMED = 512,  /* a link is meant itself, not what it leads to */
-  RAMET_FILE_HARD = 1024,     /* LINK: another name of the file, not a link that says where it is */
+  RAMET_FILE_REPLACE = 256, /* RENAME, COPY: what stands there goes */
+  RAMET_FILE_AS_NAMED = 512, /* a link is meant itself, not what it leads to */
+  RAMET_FILE_HARD = 1024, /* LINK: another name of the file, not a link that says where it is */
 };
 
 /* What is told of a file; `name_length` bytes of its name and `target_length` of what a link says follow. */
@@ -260,10 +260,10 @@ struct ramet_file_info {
 };
 
 enum ramet_start_flag {
-  RAMET_START_STDIN = 1,   /* START: its input is what INPUT brings; else /dev/null */
-  RAMET_START_AT_END = 2,  /* START: answered at the command's end, and then forgotten */
+  RAMET_START_STDIN = 1, /* START: its input is what INPUT brings; else /dev/null */
+  RAMET_START_AT_END = 2, /* START: answered at the command's end, and then forgotten */
   RAMET_START_CHANGES = 4, /* START, ATTACH: the wakeup tells of output too, and not only of the end */
-  RAMET_INPUT_END = 8,     /* INPUT: nothing follows */
+  RAMET_INPUT_END = 8, /* INPUT: nothing follows */
 };
 
 enum ramet_command_state {
@@ -285,13 +285,13 @@ enum ramet_command_state {
  * `state` last. Byte n of a stream stands at n in its head, else at (n - head) modulo ring behind that. */
 struct ramet_log {
   uint32_t magic;
-  uint32_t state;     /* enum ramet_command_state */
-  uint64_t head;      /* bytes of a head */
-  uint64_t ring;      /* bytes of a ring; the last `ring` - RAMET_LOG_CHUNK written are there to be read */
-  uint64_t tail;      /* bytes at the end of a stream that are its result, behind the head */
-  uint64_t total[2];  /* written so far: standard output, standard error */
+  uint32_t state; /* enum ramet_command_state */
+  uint64_t head; /* bytes of a head */
+  uint64_t ring; /* bytes of a ring; the last `ring` - RAMET_LOG_CHUNK written are there to be read */
+  uint64_t tail; /* bytes at the end of a stream that are its result, behind the head */
+  uint64_t total[2]; /* written so far: standard output, standard error */
   uint32_t failed[2]; /* errno that kept bytes out of the log */
-  uint32_t reason;    /* enum ramet_reason; this and what follows at the end */
+  uint32_t reason; /* enum ramet_reason; this and what follows at the end */
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
   uint64_t elapsed_ns, setup_ns;

@@ -28,7 +28,8 @@ static inline void
 small_image_init(struct small_image *small)
 {
   memset(small, 0, sizeof *small);
-  small->header = (struct image_header){.version = IMAGE_VERSION, .page = IMAGE_PAGE, .process_count = 1, .zombie_count = 1};
+  small->header =
+      (struct image_header){.version = IMAGE_VERSION, .page = IMAGE_PAGE, .process_count = 1, .zombie_count = 1};
   small->process = (struct image_process){
       .relations = {.pid = 2, .parent = 1, .group = 2, .session = 2}, .thread_count = 1, .exe = "/usr/bin/true"};
   small->thread = (struct image_thread){.tid = 2, .xstate_length = 576, .name = "true"};
