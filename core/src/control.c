@@ -12,6 +12,7 @@
 #include "filters.h"
 #include "lanes.h"
 #include "log.h"
+#include "ports.h"
 #include "rootfs.h"
 #include "sandbox.h"
 #include "snapshot.h"
@@ -366,8 +367,9 @@ handle(struct frame *frame)
       control_refuse(frame->request, &err);
     return;
   default:
-    if (started_takes(frame->kind)) {
-      if (started_request(frame, NULL, &err) < 0)
+    if (started_takes(frame->kind) || frame->kind == RAMET_CONNECT) {
+      if ((frame->kind == RAMET_CONNECT ? ports_request(frame, NULL, &err) : started_request(frame, NULL, &err)) <
+          0)
         control_refuse(frame->request, &err);
       return;
     }

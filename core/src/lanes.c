@@ -9,6 +9,7 @@
 
 #include "files.h"
 #include "loop.h"
+#include "ports.h"
 #include "sandbox.h"
 #include "started.h"
 
@@ -29,6 +30,7 @@ lane_close(struct lane *lane)
   close_fd(&lane->fd);
   sandbox_lane_gone(lane);
   started_forget(lane);
+  ports_forget(lane);
   if (lane->next)
     lane->next->previous = lane->previous;
   if (lane->previous)
@@ -66,6 +68,8 @@ carry(struct lane *lane, struct frame *frame, struct err *err)
     return sandbox_start(frame, lane, err);
   if (started_takes(frame->kind))
     return started_request(frame, lane, err);
+  if (frame->kind == RAMET_CONNECT)
+    return ports_request(frame, lane, err);
   if (frame->kind != RAMET_SIGNAL && frame->kind != RAMET_FILES)
     return err_field(err, "kind", "a lane carries no request %u", frame->kind);
   if ((frame->kind == RAMET_SIGNAL ? sandbox_signal(frame, err) : files_open(frame, err)) < 0)
@@ -148,7 +152,7 @@ lanes_close_idle(void)
 
   for (struct lane *lane = all; lane; lane = next) {
     next = lane->next;
-    if (!sandbox_lane_busy(lane) && !started_lane_busy(lane))
+    if (!sandbox_lane_busy(lane) && !started_lane_busy(lane) && !ports_lane_busy(lane))
       lane_close(lane);
   }
 }

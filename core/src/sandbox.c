@@ -22,6 +22,7 @@
 #include "init.h"
 #include "lanes.h"
 #include "log.h"
+#include "ports.h"
 #include "pressure.h"
 #include "rootfs.h"
 #include "snapshot.h"
@@ -44,6 +45,7 @@ enum event {
   EVENT_ENTERED,
   EVENT_SPAWNED,
   EVENT_EXITED,
+  EVENT_CONNECTED,
   EVENT_FAILED,
   EVENT_HOSTILE, /* a malformed or unexpected frame, or a closed channel */
   EVENT_DEADLINE,
@@ -161,6 +163,7 @@ sandbox_free(struct sandbox *sandbox)
   drop_waiting(sandbox);
   if (sandbox->id) {
     files_sandbox_gone(sandbox->id);
+    ports_sandbox_gone(sandbox->id);
     started_sandbox_gone(sandbox->id, sandbox->reason);
   }
   commands_end(&sandbox->commands);
@@ -498,6 +501,7 @@ sandbox_owner_gone(void)
       sandbox->told = true; /* nobody is left who waits for it */
     }
     started_forget(NULL);
+    ports_forget(NULL);
     commands_forget_requests(sandbox->commands);
     sandbox->request = 0; /* a number of the next daemon's means another request */
   }
@@ -575,6 +579,8 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
   bool wanted;
 
   failure_read(frame, &err);
+  if (ports_failed(sandbox->id, frame->request, &err))
+    return;
   if (!commands_failed(&sandbox->commands, frame->request, &wanted))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
   else if (!started_failed(frame->request, &err) && wanted)
@@ -688,6 +694,13 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
   put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
   exit_record_put(&record, &writer);
   control_reply(RAMET_EXITED, 0, &writer);
+}
+
+static void
+on_connected(struct sandbox *sandbox, struct frame *frame)
+{
+  if (!ports_connected(sandbox->id, frame))
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
 }
 
 static void
@@ -807,18 +820,18 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED         EXITED         FAILED           HOSTILE     DEADLINE     KILL     DEATH */
-    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_failed, on_hostile, on_deadline, on_kill,
-                      on_death},
-    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore, ignore,
-                        on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_failed, on_hostile, on_deadline,
-                          on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_failed, on_hostile, on_run_deadline,
-                         on_kill, on_death},
-    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_spawn_failed, on_hostile, on_deadline,
-                          on_kill, on_death},
-    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore, on_death},
+    /*                    PREPARED     ENTERED     SPAWNED         EXITED         CONNECTED     FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_failed, on_hostile,
+                      on_deadline, on_kill, on_death},
+    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore,
+                        ignore, on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_failed, on_hostile,
+                          on_deadline, on_kill, on_death},
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_failed, on_hostile,
+                         on_run_deadline, on_kill, on_death},
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_connected, on_spawn_failed, on_hostile,
+                          on_deadline, on_kill, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore, on_death},
 };
 
 static void
@@ -841,6 +854,8 @@ event_of(uint16_t kind)
     return EVENT_SPAWNED;
   case RAMET_INIT_EXITED:
     return EVENT_EXITED;
+  case RAMET_INIT_CONNECTED:
+    return EVENT_CONNECTED;
   case RAMET_INIT_FAILED:
     return EVENT_FAILED;
   default:

@@ -1,6 +1,8 @@
 """`ramet exec`, `ramet sandbox ps|attach|signal`."""
 
 import json
+import signal
+import socket
 
 import pytest
 
@@ -51,3 +53,17 @@ def test_wrong_words_are_refused_by_name(ramet, words, text):
     done = ramet(*words)
     assert done.returncode == 2
     assert text in done.stderr
+
+
+def test_a_port_is_forwarded_until_interrupted(ramet, start, sandbox):
+    program = "import socket; socket.create_server(('127.0.0.1', 8000)).accept()[0].send(b'hi')"
+    ramet("exec", "-d", sandbox, "--", "python3", "-c", program)
+    forwarding = start("sandbox", "forward", sandbox, "8000")
+    host, port = forwarding.stdout.readline().decode().strip().split(":")
+    answer = b""
+    while not answer:  # the server listens when it does
+        with socket.create_connection((host, int(port)), timeout=20) as near:
+            answer = near.recv(10)
+    assert answer == b"hi"
+    forwarding.send_signal(signal.SIGINT)
+    assert forwarding.wait(20) == 0

@@ -85,6 +85,7 @@ enum ramet_kind {
   RAMET_KILL_COMMAND = 28, /* every process of it, wherever it went */
   RAMET_FORGET = 29,       /* the ended ones of a sandbox */
   RAMET_FILES = 30,        /* the descriptor that comes along, a SEQPACKET socket, carries FILE_ requests */
+  RAMET_CONNECT = 31,      /* answered with a socket that is connected to a server in the sandbox */
   /* client to a sandbox's file server */
   RAMET_FILE_OPEN = 112,
   RAMET_FILE_STAT = 113,
@@ -108,6 +109,7 @@ enum ramet_kind {
   RAMET_INIT_SPAWN = 66,
   RAMET_INIT_RUN = 67, /* ENTER and SPAWN in one; init ends with the command */
   RAMET_INIT_SIGNAL = 69, /* a signal to a command's process group */
+  RAMET_INIT_CONNECT = 73, /* to a port of the loopback */
   RAMET_INIT_KILL_COMMAND = 72, /* every process of a command */
   RAMET_INIT_END = 68, /* kill everything inside now; the end of RUN's command is told as ever */
   /* init to core */
@@ -116,6 +118,7 @@ enum ramet_kind {
   RAMET_INIT_SPAWNED = 82,
   RAMET_INIT_EXITED = 83,
   RAMET_INIT_FAILED = 84,
+  RAMET_INIT_CONNECTED = 86,
   /* tracer to core, while the source stands still: fork the parked twin */
   RAMET_TRACER_TWIN = 96,
 };
@@ -209,6 +212,7 @@ enum ramet_tag {
   /* commands with logs */
   RAMET_TAG_LOG_BYTES = 100, /* u64: bytes kept of each stream, half head, half tail */
   RAMET_TAG_FLAGS = 101, /* u32: enum ramet_start_flag */
+  RAMET_TAG_PORT = 103, /* u32 */
   RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
 };
 

@@ -55,6 +55,57 @@ files_reaped(int pid)
   return false;
 }
 
+int
+ports_request(struct frame *frame, struct lane *lane, struct err *err)
+{
+  (void)frame;
+  (void)lane;
+  return err_field(err, "kind", "no ports here");
+}
+
+bool
+ports_connected(uint64_t sandbox, struct frame *frame)
+{
+  (void)sandbox;
+  (void)frame;
+  return false;
+}
+
+bool
+ports_failed(uint64_t sandbox, uint64_t request, const struct err *err)
+{
+  (void)sandbox;
+  (void)request;
+  (void)err;
+  return false;
+}
+
+void
+ports_sandbox_gone(uint64_t sandbox)
+{
+  (void)sandbox;
+}
+
+void
+ports_forget(const struct lane *lane)
+{
+  (void)lane;
+}
+
+bool
+ports_lane_busy(const struct lane *lane)
+{
+  (void)lane;
+  return false;
+}
+
+int
+ports_connect(uint32_t port, struct err *err)
+{
+  (void)port;
+  return err_field(err, "port", "no ports here");
+}
+
 /* Commands with logs are not: they have tests of their own in tests/system/core. */
 bool
 started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)

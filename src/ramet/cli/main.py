@@ -18,6 +18,7 @@ from ramet.cli.commands import (
     daemon,
     doctor,
     files,
+    ports,
     processes,
     quickstart,
     root,
@@ -81,6 +82,7 @@ sandbox_app.command("ls", cls=Command)(sandbox.ls)
 sandbox_app.command("kill", cls=Command)(sandbox.kill)
 sandbox_app.command("cp", cls=Command)(files.cp)
 sandbox_app.command("diff", cls=Command)(files.diff)
+sandbox_app.command("forward", cls=Command)(ports.forward)
 sandbox_app.command("ps", cls=Command)(processes.ps)
 sandbox_app.command("attach", cls=Command)(processes.attach)
 sandbox_app.command("signal", cls=Command)(processes.send_signal)

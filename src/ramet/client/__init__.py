@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ramet.client._async.client import AsyncClient
     from ramet.client._async.commands import AsyncCommand, AsyncCommands
     from ramet.client._async.files import AsyncFiles
+    from ramet.client._async.ports import AsyncPorts
     from ramet.client._async.sandbox import AsyncSandbox, AsyncSandboxList
     from ramet.client._async.sandbox import fork as afork
     from ramet.client._sync import sandboxes, snapshots, templates
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ramet.client._sync.client import Client
     from ramet.client._sync.commands import Command, Commands
     from ramet.client._sync.files import Files
+    from ramet.client._sync.ports import Ports
     from ramet.client._sync.sandbox import Sandbox, SandboxList, fork
 
 __all__ = [
@@ -31,12 +33,14 @@ __all__ = [
     "AsyncCommand",
     "AsyncCommands",
     "AsyncFiles",
+    "AsyncPorts",
     "AsyncSandbox",
     "AsyncSandboxList",
     "Client",
     "Command",
     "Commands",
     "Files",
+    "Ports",
     "Sandbox",
     "SandboxList",
     "adoctor",
@@ -68,6 +72,8 @@ _HOME = {
     **{name: ("_sync.sandbox", name) for name in ("Sandbox", "SandboxList", "fork")},
     "AsyncFiles": ("_async.files", "AsyncFiles"),
     "Files": ("_sync.files", "Files"),
+    "AsyncPorts": ("_async.ports", "AsyncPorts"),
+    "Ports": ("_sync.ports", "Ports"),
     "afork": ("_async.sandbox", "fork"),
     "sandboxes": ("_sync.sandboxes", ""),
     "snapshots": ("_sync.snapshots", ""),

@@ -59,6 +59,7 @@ INPUT = 27
 KILL_COMMAND = 28
 FORGET = 29
 FILES = 30
+CONNECT = 31
 FILE_OPEN = 112
 FILE_STAT = 113
 FILE_LIST = 114
@@ -79,6 +80,7 @@ INIT_ENTER = 65
 INIT_SPAWN = 66
 INIT_RUN = 67
 INIT_SIGNAL = 69
+INIT_CONNECT = 73
 INIT_KILL_COMMAND = 72
 INIT_END = 68
 INIT_PREPARED = 80
@@ -86,6 +88,7 @@ INIT_ENTERED = 81
 INIT_SPAWNED = 82
 INIT_EXITED = 83
 INIT_FAILED = 84
+INIT_CONNECTED = 86
 TRACER_TWIN = 96
 
 # enum ramet_tag
@@ -169,6 +172,7 @@ TAG_LAYER = 94
 TAG_BYTES = 95
 TAG_LOG_BYTES = 100
 TAG_FLAGS = 101
+TAG_PORT = 103
 TAG_COMMAND_INFO = 102
 
 # enum ramet_file_tag
@@ -345,6 +349,7 @@ KIND_NAMES = MappingProxyType(
         28: "kill_command",
         29: "forget",
         30: "files",
+        31: "connect",
         112: "file_open",
         113: "file_stat",
         114: "file_list",
@@ -365,6 +370,7 @@ KIND_NAMES = MappingProxyType(
         66: "init_spawn",
         67: "init_run",
         69: "init_signal",
+        73: "init_connect",
         72: "init_kill_command",
         68: "init_end",
         80: "init_prepared",
@@ -372,6 +378,7 @@ KIND_NAMES = MappingProxyType(
         82: "init_spawned",
         83: "init_exited",
         84: "init_failed",
+        86: "init_connected",
         96: "tracer_twin",
     }
 )
@@ -564,6 +571,7 @@ TAG_NAMES = MappingProxyType(
         95: "bytes",
         100: "log_bytes",
         101: "flags",
+        103: "port",
         102: "command_info",
     }
 )

@@ -64,6 +64,11 @@ class AsyncClient:
         self.templates: dict[str, str] = {}
         """Built-in templates that were seen to be there: the names of their snapshots."""
 
+    @property
+    def runtime_dir(self) -> str | None:
+        """Where the daemon is met; None: in the user's own place."""
+        return self._runtime_dir
+
     async def run(
         self,
         command: str | Sequence[str | bytes | PathLike[str]],

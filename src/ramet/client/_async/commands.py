@@ -77,6 +77,16 @@ class AsyncCommands:
         self._env = dict(env or {})
         self._lane: SandboxLane | None = None
 
+    @property
+    def sandbox(self) -> str:
+        """The sandbox, by its id or name."""
+        return self._sandbox
+
+    @property
+    def runtime_dir(self) -> str | None:
+        """Where the daemon is met that has it; None: in the user's own place."""
+        return self._client.runtime_dir
+
     # --- what users call ----------------------------------------------------------------------------------
 
     @overload

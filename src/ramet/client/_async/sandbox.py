@@ -16,6 +16,7 @@ from ramet.client._async.client import PATIENCE_S, AsyncClient
 from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
 from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.files import AsyncFiles
+from ramet.client._async.ports import AsyncPorts
 from ramet.client._async.streams import AsyncReader, AsyncWriter, deadline_of, remaining
 from ramet.client._backends._async import Opening, poll
 from ramet.client._exchange import Made
@@ -356,6 +357,11 @@ class AsyncSandbox(Opening):
         if self._files is None:
             self._files = AsyncFiles(self.commands)
         return self._files
+
+    @property
+    def ports(self) -> AsyncPorts:
+        """Servers in it."""
+        return AsyncPorts(self.commands)
 
     async def export(self, local: str | PathLike[str], path: str | None = None) -> int:
         """Copy its workspace, or what is at `path`, to a new place of the host; how many files.

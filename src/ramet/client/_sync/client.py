@@ -65,6 +65,11 @@ class Client:
         self.templates: dict[str, str] = {}
         """Built-in templates that were seen to be there: the names of their snapshots."""
 
+    @property
+    def runtime_dir(self) -> str | None:
+        """Where the daemon is met; None: in the user's own place."""
+        return self._runtime_dir
+
     def run(
         self,
         command: str | Sequence[str | bytes | PathLike[str]],

@@ -22,6 +22,7 @@ from ramet.client._sync.client import PATIENCE_S, Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
 from ramet.client._sync.commands import Commands
 from ramet.client._sync.files import Files
+from ramet.client._sync.ports import Ports
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
 from ramet.client._trees import check_directory
 from ramet.errors import (
@@ -353,6 +354,11 @@ class Sandbox(Opening):
         if self._files is None:
             self._files = Files(self.commands)
         return self._files
+
+    @property
+    def ports(self) -> Ports:
+        """Servers in it."""
+        return Ports(self.commands)
 
     def export(self, local: str | PathLike[str], path: str | None = None) -> int:
         """Copy its workspace, or what is at `path`, to a new place of the host; how many files.
