@@ -124,7 +124,8 @@ files_open(struct frame *frame, struct err *err)
   if (root_hand_out(sandbox->root, &plan, &mounts, err) < 0)
     return -1;
   cleanup_fd int written = openat(sandbox->upper, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  int result = start(sandbox, (struct file_trees){frame->fds[0], sandbox->tree, mounts.fds[0], written}, err);
+  int result =
+      start(sandbox, (struct file_trees){frame->fds[0], sandbox->tree, mounts.fds[0], written, sandbox->pid}, err);
   root_mounts_release(&mounts);
   return result;
 }

@@ -17,6 +17,7 @@ bool files_reaped(int pid);
 /* The server itself (fileserver.c). All descriptors are its own; `origin` and `written` may be -1. */
 struct file_trees {
   int socket, sandbox, origin, written;
+  int init; /* pid of the sandbox's init */
 };
 void files_serve(const struct file_trees *trees) __attribute__((noreturn));
 

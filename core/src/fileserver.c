@@ -15,6 +15,7 @@
 
 #include "files.h"
 #include "syscalls.h"
+#include "usage.h"
 
 #define DEPTH_MAX 256
 #define LIST_BYTES 60000
@@ -742,6 +743,8 @@ perform(uint16_t kind, struct asked *asked, struct writer *writer, int *fd, stru
     return copy_or_move(asked, false, err);
   case RAMET_FILE_WATCH:
     return file_watch(asked, writer, fd, err);
+  case RAMET_FILE_USAGE:
+    return usage_put(trees.init, trees.sandbox, writer, err);
   default:
     return err_field(err, "kind", "a file server knows no request %u", kind);
   }

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from ramet.models.limits import Limits as Limits
     from ramet.models.results import CommandResult as CommandResult
     from ramet.models.results import Usage as Usage
+    from ramet.models.sandboxes import Metrics as Metrics
     from ramet.models.sandboxes import SandboxInfo as SandboxInfo
     from ramet.models.sandboxes import Snapshot as Snapshot
     from ramet.models.templates import Template as Template
@@ -127,7 +128,7 @@ _HOME = {
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),
     "Template": "ramet.models.templates",
     **dict.fromkeys(("CommandResult", "Usage"), "ramet.models.results"),
-    **dict.fromkeys(("SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
+    **dict.fromkeys(("Metrics", "SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605  the table is the list

@@ -97,6 +97,7 @@ enum ramet_kind {
   RAMET_FILE_SET = 119,
   RAMET_FILE_COPY = 120,
   RAMET_FILE_WATCH = 121,
+  RAMET_FILE_USAGE = 122, /* what the sandbox uses now */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -213,6 +214,7 @@ enum ramet_tag {
   RAMET_TAG_LOG_BYTES = 100, /* u64: bytes kept of each stream, half head, half tail */
   RAMET_TAG_FLAGS = 101, /* u32: enum ramet_start_flag */
   RAMET_TAG_PORT = 103, /* u32 */
+  RAMET_TAG_THREAD_COUNT = 104, /* u32 */
   RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
 };
 

@@ -614,6 +614,27 @@ _INFO_FIELDS = tuple(field.name for field in dataclasses.fields(SandboxInfo))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a sandbox uses at the moment.
+
+    Times are of its processes, those that ended too. `memory_bytes` is the sum of what is resident of each:
+    pages that processes share count for each of them. `disk_bytes` of `disk_limit` are written to its files.
+    """
+
+    user_ms: float
+    system_ms: float
+    memory_bytes: int
+    processes: int
+    threads: int
+    disk_bytes: int
+    disk_limit: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of a sandbox at one instant, kept under a name.
 

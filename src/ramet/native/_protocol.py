@@ -70,6 +70,7 @@ FILE_LINK = 118
 FILE_SET = 119
 FILE_COPY = 120
 FILE_WATCH = 121
+FILE_USAGE = 122
 OK = 32
 ERROR = 33
 EXITED = 34
@@ -173,6 +174,7 @@ TAG_BYTES = 95
 TAG_LOG_BYTES = 100
 TAG_FLAGS = 101
 TAG_PORT = 103
+TAG_THREAD_COUNT = 104
 TAG_COMMAND_INFO = 102
 
 # enum ramet_file_tag
@@ -360,6 +362,7 @@ KIND_NAMES = MappingProxyType(
         119: "file_set",
         120: "file_copy",
         121: "file_watch",
+        122: "file_usage",
         32: "ok",
         33: "error",
         34: "exited",
@@ -572,6 +575,7 @@ TAG_NAMES = MappingProxyType(
         100: "log_bytes",
         101: "flags",
         103: "port",
+        104: "thread_count",
         102: "command_info",
     }
 )

@@ -217,3 +217,32 @@ def test_who_only_attached_ends_nothing_and_hears_of_the_end():
     with pytest.raises(ramet.InvalidRequest) as caught:
         ramet.Sandbox.connect("nobody")
     assert caught.value.code == "unknown_sandbox"
+
+
+def test_what_a_sandbox_uses_is_told():
+    with ramet.Sandbox(command=["sleep", "10000"], limits={"disk": "64M"}) as made:
+        before = made.metrics()
+        assert (before.processes, before.threads) == (1, 1)
+        made.files.write("/tmp/file", b"x" * (8 << 20))
+        busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+        made.commands.run(busy, check=True)
+        with made.commands.start(["sleep", "1000"]):
+            after = made.metrics()
+        assert after.processes == 2
+        assert after.disk_bytes - before.disk_bytes >= 8 << 20
+        assert after.disk_bytes < after.disk_limit
+        assert after.user_ms + after.system_ms > before.user_ms + before.system_ms
+        assert after.memory_bytes > before.memory_bytes > 0
+        made.commands.forget()
+
+
+def test_a_paused_sandbox_goes_on_where_it_was_under_its_name():
+    with ramet.Sandbox(command=PYTHON, name="sleeper") as made:
+        assert ask(made, "exec('x = 41')") == "None"
+        made.files.write("note", "kept")
+        kept = made.pause()
+        assert not made.running
+    assert [one.name for one in ramet.snapshots.list()] == [kept.name]
+    with ramet.Sandbox.resume(kept) as again:
+        assert (again.name, ask(again, "x + 1"), again.files.read("note")) == ("sleeper", "42", "kept")
+    assert ramet.snapshots.list() == ()

@@ -173,6 +173,31 @@ def kill(
     return 0
 
 
+def stats(
+    name: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    as_json: bool = JSON,
+) -> int:
+    """Show what a sandbox uses at the moment."""
+    if name is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one")
+    from ramet.cli.render import pairs, size
+    from ramet.client import Commands, Files
+
+    found = Files(Commands(name)).usage()
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return 0
+    pairs(
+        {
+            "processor": f"{(found.user_ms + found.system_ms) / 1e3:.2f} s",
+            "memory": size(found.memory_bytes),
+            "processes": f"{found.processes}, with {found.threads} threads",
+            "disk": f"{size(found.disk_bytes)} of {size(found.disk_limit)}",
+        }
+    )
+    return 0
+
+
 def _filters(texts: list[str]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     metadata: dict[str, str] = {}

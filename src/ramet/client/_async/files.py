@@ -30,6 +30,7 @@ from ramet.client._files import Ask, FileLink, Raw, Side, events_of, file_error,
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
 from ramet.errors import DaemonLost, FileError, InvalidRequest, WaitTimeout
 from ramet.models.files import Change, FileEvent, FileInfo, check_path
+from ramet.models.sandboxes import Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.frames import u64
@@ -439,6 +440,20 @@ class AsyncFiles:
                 if one.is_dir:
                     with contextlib.suppress(FileError):
                         await self._watch_one(link, one.path, places)
+
+    async def usage(self) -> Metrics:
+        """As `AsyncSandbox.metrics`."""
+        frame, _ = await self._ask(Ask(p.FILE_USAGE, "/"))
+        found = frames.attributes(frame.payload)
+        return Metrics(
+            user_ms=found.u64(p.TAG_USER_NS) / 1e6,
+            system_ms=found.u64(p.TAG_SYSTEM_NS) / 1e6,
+            memory_bytes=found.u64(p.TAG_MEMORY_BYTES),
+            processes=found.u32(p.TAG_PROCESS_COUNT),
+            threads=found.u32(p.TAG_THREAD_COUNT),
+            disk_bytes=found.u64(p.TAG_FILE_BYTES),
+            disk_limit=found.u64(p.TAG_DISK_BYTES),
+        )
 
     # --- the way to the server ----------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ from ramet.models.sandboxes import (
     ForkReport,
     ForkRequest,
     KernelRef,
+    Metrics,
     SandboxInfo,
     SandboxRequest,
     Snapshot,
@@ -357,6 +358,10 @@ class AsyncSandbox(Opening):
         if self._files is None:
             self._files = AsyncFiles(self.commands)
         return self._files
+
+    async def metrics(self) -> Metrics:
+        """What it uses at the moment: processor time, memory, disk, processes."""
+        return await self.files.usage()
 
     @property
     def ports(self) -> AsyncPorts:
@@ -668,6 +673,34 @@ class AsyncSandbox(Opening):
             on_error=on_error,
         )
         return children[0] if n is None else children
+
+    async def pause(self, name: str | None = None) -> Snapshot:
+        """Keep its state under a name, and end it; `resume` goes on from there.
+
+        What it does between the two is lost, which is some milliseconds. Raises as `snapshot` does.
+        """
+        kept = await self.snapshot(name or f"paused-{self.id}", metadata={"paused": self.name or ""})
+        await self.kill()
+        return kept
+
+    @classmethod
+    async def resume(cls, paused: str | Snapshot, **options: Any) -> Self:
+        """Go on from where `pause` kept a sandbox: a fork of that state, which is not kept any more.
+
+        `options` are those of a fork: `detach`, `ttl`, `timeout`, `limits`, `client` and so on.
+        """
+        from ramet.client._async import snapshots
+
+        client = options.get("client")
+        name = paused.name if isinstance(paused, Snapshot) else paused
+        known = [one for one in await snapshots.list(client=client) if one.name == name]
+        if known and "paused" in known[0].metadata:
+            options.setdefault("name", known[0].metadata["paused"] or None)
+        resumed = cls(name, **options)
+        await resumed.start()
+        if known and "paused" in known[0].metadata:
+            await snapshots.remove(name, client=client)
+        return resumed
 
     async def snapshot(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> Snapshot:
         """Keep its state under `name`, for ``Sandbox(name)`` to fork later. It runs on.

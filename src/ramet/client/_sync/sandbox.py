@@ -49,6 +49,7 @@ from ramet.models.sandboxes import (
     ForkReport,
     ForkRequest,
     KernelRef,
+    Metrics,
     SandboxInfo,
     SandboxRequest,
     Snapshot,
@@ -354,6 +355,10 @@ class Sandbox(Opening):
         if self._files is None:
             self._files = Files(self.commands)
         return self._files
+
+    def metrics(self) -> Metrics:
+        """What it uses at the moment: processor time, memory, disk, processes."""
+        return self.files.usage()
 
     @property
     def ports(self) -> Ports:
@@ -665,6 +670,34 @@ class Sandbox(Opening):
             on_error=on_error,
         )
         return children[0] if n is None else children
+
+    def pause(self, name: str | None = None) -> Snapshot:
+        """Keep its state under a name, and end it; `resume` goes on from there.
+
+        What it does between the two is lost, which is some milliseconds. Raises as `snapshot` does.
+        """
+        kept = self.snapshot(name or f"paused-{self.id}", metadata={"paused": self.name or ""})
+        self.kill()
+        return kept
+
+    @classmethod
+    def resume(cls, paused: str | Snapshot, **options: Any) -> Self:
+        """Go on from where `pause` kept a sandbox: a fork of that state, which is not kept any more.
+
+        `options` are those of a fork: `detach`, `ttl`, `timeout`, `limits`, `client` and so on.
+        """
+        from ramet.client._sync import snapshots
+
+        client = options.get("client")
+        name = paused.name if isinstance(paused, Snapshot) else paused
+        known = [one for one in snapshots.list(client=client) if one.name == name]
+        if known and "paused" in known[0].metadata:
+            options.setdefault("name", known[0].metadata["paused"] or None)
+        resumed = cls(name, **options)
+        resumed.start()
+        if known and "paused" in known[0].metadata:
+            snapshots.remove(name, client=client)
+        return resumed
 
     def snapshot(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> Snapshot:
         """Keep its state under `name`, for ``Sandbox(name)`` to fork later. It runs on.
