@@ -139,7 +139,7 @@ class EngineCore(BareCore):
         self._errors = os.open(directory / "guests", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._log = directory / "log"
         self._home, self._variables = "/", b""
-        self._limits = plan.limits_part(DEFAULT_LIMITS)
+        self._limits = plan.limits_part(DEFAULT_LIMITS, "")
 
     def define(self, spec: RootSpec) -> None:
         """Tell it the usual filter, and a root."""

@@ -15,6 +15,8 @@ BLOCK = 1 << 20
 
 names = globals()
 ballast: list[mmap.mmap] = []
+beside: list[int] = []
+ends: list[int] = []
 gaps: list[tuple[int, int]] = []
 spun = [0, 0]
 spinning = False
@@ -51,6 +53,40 @@ def change(size: int, value: int) -> None:
     area = ballast[-1]
     for start in range(0, min(size, len(area)), mmap.PAGESIZE):
         area[start] = value & 255
+
+
+def start_beside() -> None:
+    """Have a shell that waits for a line, and a program that sleeps, as children."""
+    reader, writer = os.pipe()
+    beside.append(
+        os.posix_spawn(
+            "/bin/sh", ["sh", "-c", "read line"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, reader, 0)]
+        )
+    )
+    os.close(reader)
+    ends.append(writer)
+    beside.append(os.posix_spawnp("sleep", ["sleep", "100000"], {"PATH": "/usr/bin:/bin"}))
+
+
+def fork_beside(count: int, size: int) -> None:
+    """Have forks of this program as children, each with `size` more bytes of memory; when all have them."""
+    for _ in range(count):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            grow(size)
+            os.write(writer, b"r")
+            while True:
+                time.sleep(100000)
+        beside.append(pid)
+        os.read(reader, 1)
+        os.close(reader)
+        os.close(writer)
+
+
+def all_beside() -> bool:
+    """Whether all that were started are there and live."""
+    return all(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in beside)
 
 
 def write_files(count: int, size: int) -> None:

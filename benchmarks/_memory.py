@@ -79,7 +79,7 @@ class BareCore:
 
     def run(self, request: RunRequest, spec: RootSpec) -> None:
         """Run a command on that root; its output goes nowhere."""
-        parts = [plan.fixed_part(ROOT, FILTER), plan.limits_part(DEFAULT_LIMITS)]
+        parts = [plan.fixed_part(ROOT, FILTER), plan.limits_part(DEFAULT_LIMITS, "")]
         parts.append(runs.environment_part(default_environment(spec)))
         parts.append(runs.command_part(request, self._requests + 1, spec.home))
         if self.ask(p.RUN, b"".join(parts)).u32(p.TAG_STATUS):

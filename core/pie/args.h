@@ -98,6 +98,13 @@ struct pie_fd {
   uint32_t close_on_exec, zero;
 };
 
+/* Of the process, by fcntl(2). */
+struct pie_lock {
+  int32_t number;
+  uint32_t exclusive;
+  uint64_t start, length;
+};
+
 struct pie_epoll {
   int32_t epoll, target; /* numbers of the guest */
   uint32_t events, zero;
@@ -168,9 +175,9 @@ struct pie_args {
   int32_t passage_tid;  /* of the process between stem and child */
   uint32_t passage_leads; /* it opens the child's session */
   uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,
-      pending_count, description_count, late_count, advice_count, timer_count, scheduling_count;
+      pending_count, description_count, late_count, advice_count, timer_count, scheduling_count, lock_count, zero3;
   uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
-  uint64_t timers, schedulings;
+  uint64_t timers, schedulings, locks;
   uint64_t late_table, advice_table; /* what children do with their memory, and a stem must not */
   uint64_t hot;                      /* struct pie_range, PIE_HOT_MAX */
   uint32_t hot_count, hot_zero;

@@ -16,6 +16,8 @@
 #define HOT_WRITTEN 1u /* in the low bits of an address */
 /* How much is looked at: a child that is large has lived for long, and tells nothing of what others begin with. */
 #define HOT_SCANNED_PAGES 65536u
+/* Most that is copied ahead for a child. */
+#define HOT_WRITTEN_PAGES 2048u
 #define HOT_REGIONS 512
 #define HOT_ENTRIES 256
 #define PAGE_BYTES 4096u
@@ -51,7 +53,7 @@ add_hot(struct pie_args *args, uint64_t address, uint64_t length, uint32_t writt
 }
 
 PIE_INLINE int
-add_written(struct pie_args *args, int pagemap, uint64_t start, uint64_t end)
+add_written(struct pie_args *args, int pagemap, uint64_t start, uint64_t end, uint64_t *written)
 {
   uint64_t entries[HOT_ENTRIES];
 
@@ -61,7 +63,7 @@ add_written(struct pie_args *args, int pagemap, uint64_t start, uint64_t end)
       return -1;
     for (uint64_t i = 0; i < pages; i++)
       if ((entries[i] & PAGE_EXCLUSIVE) && (entries[i] & PAGE_PRESENT) &&
-          add_hot(args, start + i * PAGE_BYTES, PAGE_BYTES, HOT_WRITTEN) < 0)
+          (++*written > HOT_WRITTEN_PAGES || add_hot(args, start + i * PAGE_BYTES, PAGE_BYTES, HOT_WRITTEN) < 0))
         return -1;
     start += pages * PAGE_BYTES;
   }
@@ -74,7 +76,7 @@ pie_learn(struct pie_args *args, int pagemap)
 {
   struct hot_region regions[HOT_REGIONS];
   struct hot_scan scan;
-  uint64_t scanned = 0;
+  uint64_t scanned = 0, written = 0;
 
   args->hot_count = 0;
   for (uint32_t i = 0; i < sizeof scan / 8; i++)
@@ -94,9 +96,10 @@ pie_learn(struct pie_args *args, int pagemap)
       if (region->end > args->region && region->start < args->region + args->region_length)
         continue;
       scanned += (region->end - region->start) / PAGE_BYTES;
-      int result = scanned > HOT_SCANNED_PAGES        ? -1
-                   : region->categories & HOT_IS_FILE ? add_hot(args, region->start, region->end - region->start, 0)
-                                                      : add_written(args, pagemap, region->start, region->end);
+      int result = scanned > HOT_SCANNED_PAGES ? -1
+                   : region->categories & HOT_IS_FILE
+                       ? add_hot(args, region->start, region->end - region->start, 0)
+                       : add_written(args, pagemap, region->start, region->end, &written);
       if (result < 0) {
         args->hot_count = 0;
         return;

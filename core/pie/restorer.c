@@ -418,6 +418,31 @@ place_descriptors(struct pie_args *args)
   }
 }
 
+/* A process loses its locks of a file with the first of its descriptors that is closed: behind the last that is. */
+PIE_INLINE void
+take_locks(struct pie_args *args)
+{
+  struct pie_lock *lock = (struct pie_lock *)args->locks;
+
+  for (uint32_t i = 0; i < args->lock_count; i++, lock++) {
+    struct {
+      int16_t type, whence;
+      int32_t zero;
+      uint64_t start, length;
+      int64_t pid;
+    } range;
+    range.type = lock->exclusive ? F_WRLCK : F_RDLCK;
+    range.whence = SEEK_SET;
+    range.zero = 0;
+    range.start = lock->start;
+    range.length = lock->length;
+    range.pid = 0;
+    long result = SYS3(SYS_fcntl, lock->number, F_SETLK, &range);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_FDS, result);
+  }
+}
+
 /* ---- a child: memory that a stem cannot hold ------------------------------------------------------------------- */
 
 /* The same file anew, for writing too. */
@@ -869,7 +894,7 @@ join(struct pie_args *args, uint32_t self)
 /* Signals are blocked here, and SIGCHLD of a child that was waited for once would be told a second time: a disposition
  * by which it is ignored takes it back. */
 PIE_CODE static __attribute__((noinline)) void
-pie_gather(struct pie_args *args)
+pie_gather(struct pie_args *args, uint32_t self)
 {
   struct pie_signal none, own;
   int32_t info[32];
@@ -878,7 +903,7 @@ pie_gather(struct pie_args *args)
   SYS4(SYS_rt_sigaction, 17 /* SIGCHLD */, &none.handler, &own.handler, 8);
   for (uint32_t i = 1; i < args->node_count; i++) {
     struct pie_node *node = node_at(args, i);
-    if ((uint32_t)node->parent != args->node || node->kind == PIE_PROCESS)
+    if ((uint32_t)node->parent != self || node->kind == PIE_PROCESS)
       continue;
     long result = node->kind == PIE_ZOMBIE ? SYS5(SYS_waitid, P_PID, node->pid, info, WNOWAIT_EXITED | __WALL, 0)
                                            : SYS4(SYS_wait4, node->pid, 0, __WALL, 0);
@@ -938,6 +963,8 @@ pie_stand_in(struct pie_args *args, uint32_t self)
 {
   lead(args, self);
   join(args, self);
+  /* Init would be told of what it has never seen. */
+  pie_gather(args, self);
   pie_end_again(node_at(args, self));
 }
 
@@ -1094,7 +1121,7 @@ pie_restore_child(struct pie_args *args)
   advise_late(args);
   if (args->node_count > 1) {
     join(args, args->node);
-    pie_gather(args);
+    pie_gather(args, args->node);
   }
   args->waiting = args->confined = args->thread_count;
   args->go = args->whole = args->leave = 0;
@@ -1109,6 +1136,7 @@ pie_restore_child(struct pie_args *args)
   if (status > args->first_free)
     SYS3(SYS_close_range, args->first_free, status - 1, 0);
   SYS3(SYS_close_range, status + 1, (uint32_t)-1, 0);
+  take_locks(args);
   pie_finish(args, &thread[0], 1);
 }
 

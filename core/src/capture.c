@@ -37,6 +37,20 @@ capture_refuse(const struct capture *capture, struct err *err, const char *forma
              : err_code(err, "unforkable", "pid ? %s: %s", capture->name, what);
 }
 
+bool
+capture_drops(struct capture_tree *tree, struct err *err)
+{
+  if (!tree->source->drop || strcmp(err->code, "unforkable") != 0)
+    return false;
+  for (char *c = err->text; *c; c++)
+    if (*c == '\n')
+      *c = '?';
+  put_raw(&tree->dropped, (struct span){(const uint8_t *)err->text, (uint32_t)strlen(err->text)});
+  put_raw(&tree->dropped, (struct span){(const uint8_t *)"\n", 1});
+  memset(err, 0, sizeof *err);
+  return true;
+}
+
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
 static int
@@ -98,6 +112,9 @@ find_syscall(struct capture *capture, struct err *err)
   uint8_t code[16384], instruction[2];
   size_t length;
 
+  /* Killed in the meantime: its memory goes before it does. */
+  if (capture->maps.count == 0)
+    return capture_refuse(capture, err, "is exiting");
   if (!vdso)
     return capture_refuse(capture, err, "has unmapped its vdso");
   length = vdso->end - vdso->start;
@@ -129,7 +146,26 @@ for_each(struct capture_tree *tree, int (*step)(struct capture *, struct err *),
 }
 
 static int
-copy_upper(const struct capture_tree *tree, int *upper, struct treecopy_count *count, struct err *err)
+copy_layers(const struct capture_tree *tree, int copy, struct inodes *inodes, struct treecopy_count *count,
+            struct err *err)
+{
+  static const char *const dirs[] = {"upper", "shm"};
+
+  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
+    cleanup_fd int from = openat(tree->source->upper, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (from < 0 || mkdirat(copy, dirs[i], 0700) < 0)
+      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
+    cleanup_fd int to = openat(copy, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (to < 0)
+      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
+    if (treecopy(from, to, inodes, count, RAMET_STEP_COPY_UPPER, err) < 0)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+copy_upper(struct capture_tree *tree, int *upper, struct treecopy_count *count, struct err *err)
 {
   struct tmpfs_options options = {.mode = "0700"};
 
@@ -138,17 +174,14 @@ copy_upper(const struct capture_tree *tree, int *upper, struct treecopy_count *c
   cleanup_fd int copy = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_COPY_UPPER, err);
   if (copy < 0)
     return -1;
-  static const char *const dirs[] = {"upper", "shm"};
-  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
-    cleanup_fd int from = openat(tree->source->upper, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (from < 0 || mkdirat(copy, dirs[i], 0700) < 0)
-      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
-    cleanup_fd int to = openat(copy, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (to < 0)
-      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
-    if (treecopy(from, to, count, RAMET_STEP_COPY_UPPER, err) < 0)
-      return -1;
-  }
+  struct inodes inodes;
+  struct err second;
+  int result = inodes_reserve(tree->source->upper, copy, tree->wishes, tree->wish_count, &inodes,
+                              RAMET_STEP_COPY_UPPER, err);
+  if (result == 0)
+    result = copy_layers(tree, copy, &inodes, count, err);
+  if (inodes_end(&inodes, copy, RAMET_STEP_COPY_UPPER, result < 0 ? &second : err) < 0 || result < 0)
+    return -1;
   *upper = steal_fd(&copy);
   return 0;
 }
@@ -199,7 +232,7 @@ paused(struct capture_tree *tree, int *upper, struct treecopy_count *count, stru
   if (for_each(tree, check_process, err) < 0 || capture_relate(tree, err) < 0 ||
       for_each(tree, read_maps, err) < 0 || for_each(tree, find_syscall, err) < 0 ||
       for_each(tree, describe, err) < 0 || capture_descriptors(tree, err) < 0 || make_twins(tree, err) < 0 ||
-      capture_unforked(tree, err) < 0 || capture_ipc(tree->processes[0], err) < 0 ||
+      capture_unforked(tree, err) < 0 || (capture_ipc(tree->processes[0], err) < 0 && !capture_drops(tree, err)) ||
       for_each(tree, copy_now, err) < 0 || copy_upper(tree, upper, count, err) < 0)
     return -1;
   return fault_here(RAMET_STEP_RESUME, err);
@@ -335,6 +368,8 @@ answer(struct capture_tree *tree, int upper, const struct treecopy_count *count,
   put_u64(&writer, RAMET_TAG_FILE_BYTES, count->bytes);
   put_u32(&writer, RAMET_TAG_PROCESS_COUNT, (uint32_t)tree->count);
   put_u32(&writer, RAMET_TAG_BY_TWIN, first->parked);
+  if (tree->dropped.length)
+    put_bytes(&writer, RAMET_TAG_DROPPED, tree->dropped.data, tree->dropped.length);
   if (first->leaving)
     put_u32(&writer, RAMET_TAG_PID, (uint32_t)first->twin);
   if (frame_send(tree->channel, RAMET_OK, 0, &writer, fds, 3) < 0)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "image.h"
+#include "inodes.h"
 #include "plan.h"
 #include "procfs.h"
 #include "trace.h"
@@ -23,6 +24,7 @@ struct capture_source {
   const char *const *bind_targets;      /* absolute paths inside */
   int bind_count;
   unsigned patience_ms;
+  bool drop; /* what cannot be carried */
   pid_t twin;                            /* parked, or 0 */
   const struct image *parent;            /* of which the source is a fork, or NULL */
   const struct image *stem; /* the source is a stem made from this, or NULL: shared memory is as there */
@@ -81,6 +83,9 @@ struct capture_tree {
   struct writer restarted;
   struct shared_object *objects;
   uint32_t object_count;
+  struct writer dropped; /* RAMET_TAG_DROPPED */
+  struct inode_wish *wishes; /* files that are open, whose numbers may be remembered */
+  int wish_count;
   uint32_t open_files; /* descriptions that descriptors are of */
 };
 
@@ -149,6 +154,9 @@ int capture_ipc(struct capture *capture, struct err *err) MUST_CHECK;
 
 /* capture_fds.c */
 int capture_descriptors(struct capture_tree *tree, struct err *err) MUST_CHECK;
+
+/* Behind a refusal, of something that a process can be without: true, and it is noted, when the caller wants it so. */
+bool capture_drops(struct capture_tree *tree, struct err *err);
 
 /* "pid 57 python: " in front of what cannot be carried. */
 int capture_refuse(const struct capture *capture, struct err *err, const char *format, ...)

@@ -229,8 +229,6 @@ write_unlinked(struct writing *w, struct err *err)
 {
   struct stat st;
 
-  if (procfs_field(w->fd->info, "lock"))
-    return fd_refuse(w, err, "a locked file without a name");
   cleanup_fd int file = open_again(w);
   if (file < 0 || fstat(file, &st) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "open fd %d: %s", w->fd->number, strerror(errno));
@@ -288,6 +286,23 @@ write_nameless(struct writing *w, struct err *err)
 }
 
 static int
+wish_number(const struct writing *w, struct err *err)
+{
+  static const char shm[] = "/dev/shm/";
+  struct capture_tree *tree = w->capture->tree;
+  struct inode_wish *grown = realloc(tree->wishes, sizeof *grown * (size_t)(tree->wish_count + 1));
+  char path[4096 + 8];
+
+  if (!grown)
+    return err_code(err, "internal", "no memory for numbers of files");
+  tree->wishes = grown;
+  bool shared = strncmp(w->fd->link, shm, sizeof shm - 1) == 0;
+  snprintf(path, sizeof path, "%s%s", shared ? "shm/" : "upper", w->fd->link + (shared ? sizeof shm - 1 : 0));
+  grown[tree->wish_count++] = (struct inode_wish){.path = strdup(path), .number = w->fd->st.st_ino};
+  return grown[tree->wish_count - 1].path ? 0 : err_code(err, "internal", "no memory for numbers of files");
+}
+
+static int
 write_named(struct writing *w, struct err *err)
 {
   size_t length = strlen(w->fd->link);
@@ -296,15 +311,13 @@ write_named(struct writing *w, struct err *err)
     return -1;
   if ((S_ISREG(w->fd->st.st_mode) && w->fd->st.st_nlink == 0) || !fd_has_name(w))
     return write_nameless(w, err);
-  if (procfs_field(w->fd->info, "lock"))
-    return fd_refuse(w, err, "a file with a lock");
   w->out.kind = IMAGE_REOPEN;
   w->out.offset = S_ISREG(w->fd->st.st_mode) ? info_number(w->fd, "pos", 10) : 0;
   w->out.value[0] = w->fd->st.st_mode & S_IFMT;
   w->out.value[1] = w->fd->st.st_rdev;
   memcpy(w->path, w->fd->link, length);
   w->path_length = length;
-  return 0;
+  return S_ISREG(w->fd->st.st_mode) ? wish_number(w, err) : 0;
 }
 
 /* A periodic timer that has expired stands still until somebody looks at it: only then its ticks are counted, and it
@@ -377,7 +390,7 @@ holds(const struct fd_table *table, const struct capture *process, uint32_t desc
 /* A process in which the item's number still is the file that was registered under it; or NULL. A process that
  * inherited the epoll may have another file there. */
 static const struct capture *
-find_registrar(const struct writing *w, int target)
+find_registrar(const struct writing *w, int target, bool *dropped)
 {
   struct kcmp_epoll_slot slot = {.efd = (uint32_t)w->fd->number, .tfd = (uint32_t)target};
 
@@ -385,8 +398,10 @@ find_registrar(const struct writing *w, int target)
     const struct found_fd *fd = &w->table->items[i];
     if (fd->number == target &&
         syscall(SYS_kcmp, fd->owner->pid, w->capture->pid, KCMP_EPOLL_TFD, target, &slot) == 0 &&
-        holds(w->table, fd->owner, w->fd->description))
+        holds(w->table, fd->owner, w->fd->description)) {
+      *dropped = w->table->items[fd->description].dropped;
       return fd->owner;
+    }
   }
   return NULL;
 }
@@ -400,7 +415,10 @@ put_epoll_items(struct writing *w, struct err *err)
     unsigned long long data;
     if (sscanf(line, "tfd: %d events: %x data: %llx", &item.target, &item.events, &data) != 3)
       return fd_refuse(w, err, "an epoll that /proc does not describe");
-    const struct capture *registrar = find_registrar(w, item.target);
+    bool dropped = false;
+    const struct capture *registrar = find_registrar(w, item.target, &dropped);
+    if (dropped)
+      continue;
     if (!registrar)
       return fd_refuse(w, err, "an epoll that watches a file whose number is another's now");
     item.process = registrar->relations.pid;
@@ -453,8 +471,14 @@ put_description(struct fd_table *table, struct found_fd *fd, struct err *err)
     return capture_refuse(fd->owner, err, "is one of those with more than %d open files", IMAGE_DESCRIPTORS_MAX);
   w.out.id = fd->description;
   w.out.flags = (uint32_t)fd->open_flags & ~(uint32_t)O_CLOEXEC;
-  if (classify(&w, err) < 0)
-    return -1;
+  if (fd->dropped) {
+    w.out.kind = IMAGE_DROPPED;
+  } else if (classify(&w, err) < 0) {
+    if (!capture_drops(tree, err))
+      return -1;
+    fd->dropped = table->again = true;
+    return 0;
+  }
   struct {
     struct image_description description;
     char path[sizeof w.path];
@@ -462,22 +486,51 @@ put_description(struct fd_table *table, struct found_fd *fd, struct err *err)
   memcpy(record.path, w.path, w.path_length);
   tree->open_files++;
   put_bytes(&tree->files, IMAGE_TAG_DESCRIPTION, &record, sizeof record.description + w.path_length);
-  return w.out.kind == IMAGE_EPOLL      ? put_epoll_items(&w, err)
-         : w.out.kind == IMAGE_UNLINKED ? put_extents(&w, err)
-                                        : 0;
+  if (w.out.kind == IMAGE_UNLINKED)
+    return put_extents(&w, err);
+  if (w.out.kind != IMAGE_EPOLL || put_epoll_items(&w, err) == 0)
+    return 0;
+  if (!capture_drops(tree, err))
+    return -1;
+  fd->dropped = table->again = true;
+  return 0;
+}
+
+static void
+forget_descriptions(struct capture_tree *tree)
+{
+  writer_free(&tree->files);
+  tree->files = (struct writer){0};
+  tree->open_files = tree->object_count = 0;
+  tree->wish_count = 0;
+}
+
+/* The other end of what is dropped leads nowhere: until a round drops nothing. */
+static int
+put_descriptions(struct capture_tree *tree, struct fd_table *table, struct err *err)
+{
+  do {
+    forget_descriptions(tree);
+    table->again = false;
+    for (int i = 0; i < table->count; i++)
+      if (table->items[i].description == (uint32_t)i && put_description(table, &table->items[i], err) < 0)
+        return -1;
+  } while (table->again);
+  return 0;
 }
 
 static int
-put_table(struct fd_table *table, struct err *err)
+put_table(struct capture_tree *tree, struct fd_table *table, struct err *err)
 {
-  for (int i = 0; i < table->count; i++)
-    if (table->items[i].description == (uint32_t)i && put_description(table, &table->items[i], err) < 0)
-      return -1;
+  if (put_descriptions(tree, table, err) < 0)
+    return -1;
   for (int i = 0; i < table->count; i++) {
     struct found_fd *fd = &table->items[i];
     struct image_fd out = {
         .number = fd->number, .description = fd->description, .close_on_exec = (fd->open_flags & O_CLOEXEC) != 0};
     put_bytes(&fd->owner->description, IMAGE_TAG_FD, &out, sizeof out);
+    if (!table->items[fd->description].dropped && fd_put_locks(table, fd, err) < 0 && !capture_drops(tree, err))
+      return -1;
   }
   return 0;
 }
@@ -493,7 +546,7 @@ capture_descriptors(struct capture_tree *tree, struct err *err)
   if (result == 0)
     result = group(&table, err);
   if (result == 0)
-    result = put_table(&table, err);
+    result = put_table(tree, &table, err);
   free_table(&table);
   return result;
 }

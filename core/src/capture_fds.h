@@ -12,6 +12,7 @@ struct found_fd {
   struct capture *owner;
   int next; /* the next description of the same hash, or -1 */
   int number, open_flags;
+  bool dropped;
   uint32_t description;
   struct stat st;
   char link[512];
@@ -24,6 +25,7 @@ struct found_fd {
 struct fd_table {
   struct found_fd *items;
   int count, capacity;
+  bool again; /* something was dropped that others may have counted on */
   int first[FD_HASHES]; /* description of each hash, or -1 */
   int diag; /* asks the guest's network namespace for its unix sockets; -1: nobody has asked yet */
 };
@@ -46,6 +48,9 @@ int fd_keep_content(struct writing *w, int file, uint64_t length, struct err *er
 
 /* Whether the name that /proc tells leads to the open file. */
 bool fd_has_name(const struct writing *w);
+
+/* capture_locks.c */
+int fd_put_locks(const struct fd_table *table, const struct found_fd *fd, struct err *err) MUST_CHECK;
 
 int fd_write_pipe(struct writing *w, struct err *err) MUST_CHECK;
 int fd_write_socket(struct writing *w, struct err *err) MUST_CHECK;

@@ -25,6 +25,12 @@ enter_namespace(const struct capture *capture)
   return ns < 0 ? -1 : setns(ns, CLONE_NEWIPC);
 }
 
+static int
+refuse(struct capture *capture, bool found, const char *what, struct err *err)
+{
+  return found && capture_refuse(capture, err, "%s", what) < 0 && !capture_drops(capture->tree, err) ? -1 : 0;
+}
+
 /* Each of these tells the highest index in use, and by the way how many there are. */
 static int
 refuse_system_v(struct capture *capture, struct err *err)
@@ -36,13 +42,11 @@ refuse_system_v(struct capture *capture, struct err *err)
   if (semctl(0, 0, SEM_INFO, &semaphores) < 0 || msgctl(0, MSG_INFO, (struct msqid_ds *)(void *)&queues) < 0 ||
       shmctl(0, SHM_INFO, (struct shmid_ds *)(void *)&memory) < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "System V objects: %s", strerror(errno));
-  if (semaphores.semusz > 0)
-    return capture_refuse(capture, err, "has System V semaphores");
-  if (queues.msgpool > 0)
-    return capture_refuse(capture, err, "has System V message queues");
-  if (memory.used_ids > 0)
-    return capture_refuse(capture, err, "has System V shared memory");
-  return 0;
+  return refuse(capture, semaphores.semusz > 0, "has System V semaphores", err) < 0 ||
+                 refuse(capture, queues.msgpool > 0, "has System V message queues", err) < 0 ||
+                 refuse(capture, memory.used_ids > 0, "has System V shared memory", err) < 0
+             ? -1
+             : 0;
 }
 
 /* Their names are a file system; /proc tells of none. It is unmounted with the tracer: that waits for processors. */
@@ -58,7 +62,10 @@ refuse_named_queues(struct capture *capture, struct err *err)
     return mount < 0 ? -1 : err_step(err, RAMET_STEP_DESCRIPTORS, "message queues: %s", strerror(errno));
   for (struct dirent *entry; result == 0 && (entry = readdir(dir));)
     if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-      result = capture_refuse(capture, err, "has a message queue (%.40s)", entry->d_name);
+      result = capture_refuse(capture, err, "has a message queue (%.40s)", entry->d_name) < 0 &&
+                       !capture_drops(capture->tree, err)
+                   ? -1
+                   : 0;
   closedir(dir);
   return result;
 }

@@ -267,7 +267,8 @@ find_peer(const struct writing *w, uint32_t inode)
 {
   for (int i = 0; i < w->table->count; i++) {
     const struct found_fd *other = &w->table->items[i];
-    if (S_ISSOCK(other->st.st_mode) && (uint32_t)other->st.st_ino == inode && other->description == (uint32_t)i)
+    if (S_ISSOCK(other->st.st_mode) && (uint32_t)other->st.st_ino == inode && other->description == (uint32_t)i &&
+        !other->dropped)
       return other;
   }
   return NULL;

@@ -301,7 +301,9 @@ cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err *er
     snprintf(name, sizeof name, "s%" PRIu64, number);
     if (mkdirat(dirs[i], name, 0755) < 0 && errno != EEXIST)
       return err_step(err, STEP, "make a cgroup: %s", strerror(errno));
-    snprintf(name, sizeof name, "s%" PRIu64 "/cgroup.procs", number);
+    /* A thread that moves itself alone takes no lock; to move a process waits for all processors to notice, which
+     * takes milliseconds. Only version 1 has threads of one process in different cgroups. */
+    snprintf(name, sizeof name, "s%" PRIu64 "/%s", number, version == 1 ? "tasks" : "cgroup.procs");
     if (write_file(dirs[i], name, "0") < 0)
       return err_step(err, STEP, "enter a cgroup: %s", strerror(errno));
   }

@@ -12,6 +12,7 @@
 #include "filters.h"
 #include "lanes.h"
 #include "log.h"
+#include "offers.h"
 #include "ports.h"
 #include "rootfs.h"
 #include "sandbox.h"
@@ -39,6 +40,9 @@ static uint32_t pool_size;
 static struct deadline grace;
 static struct queued *queue_head, **queue_tail = &queue_head;
 static int queue_length;
+static struct queued *later_head, **later_tail = &later_head;
+static int later_length;
+static struct deadline later;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
 
 /* ---- sending -------------------------------------------------------------------------------------------------- */
@@ -85,6 +89,65 @@ control_reply(uint16_t kind, uint64_t request, struct writer *writer)
   if (connection >= 0 && greeted && !queue_head && frame_send(connection, kind, request, writer, NULL, 0) == 0)
     return;
   enqueue(kind, request, writer);
+}
+
+/* ---- events that can wait ------------------------------------------------------------------------------------- */
+
+/* The daemon only keeps count of what clients make past it. To wake it for each would take a processor from the first
+ * answer of what was made; whatever it asks, it has heard of all that was before. */
+#define EVENTS_LATER_NS 5000000u
+#define EVENTS_TOGETHER 32
+
+static void
+tell_events(struct deadline *deadline)
+{
+  (void)deadline;
+  struct queued *item = later_head;
+
+  deadline_clear(&later);
+  later_head = NULL;
+  later_tail = &later_head;
+  later_length = 0;
+  while (item) {
+    struct queued *next = item->next;
+    control_reply(item->kind, 0, &item->writer);
+    writer_free(&item->writer);
+    free(item);
+    item = next;
+  }
+}
+
+static void
+drop_events(void)
+{
+  deadline_clear(&later);
+  while (later_head) {
+    struct queued *item = later_head;
+    later_head = item->next;
+    writer_free(&item->writer);
+    free(item);
+  }
+  later_tail = &later_head;
+  later_length = 0;
+}
+
+void
+control_event(uint16_t kind, struct writer *writer)
+{
+  if (connection < 0 || !greeted)
+    return; /* what it is about ends with the daemon */
+  struct queued *item = malloc(sizeof *item);
+
+  if (!item)
+    _exit(EXIT_DEFECT);
+  *item = (struct queued){NULL, kind, 0, *writer};
+  memset(writer, 0, sizeof *writer);
+  *later_tail = item;
+  later_tail = &item->next;
+  if (++later_length == EVENTS_TOGETHER)
+    tell_events(&later);
+  else if (!later.index)
+    deadline_set(&later, loop_now() + EVENTS_LATER_NS);
 }
 
 /* To a peer that may not have greeted yet, past the queue. An empty socket takes a small frame. */
@@ -275,7 +338,11 @@ handle_simple(struct frame *frame, struct err *err)
   case RAMET_SET_POOL:
     return handle_set_pool(frame, err);
   case RAMET_SIGNAL:
-    return sandbox_signal(frame, err);
+    return sandbox_signal(frame, 0, err);
+  case RAMET_OFFER:
+    return offer_make(frame, err);
+  case RAMET_WITHDRAW:
+    return one_number(frame, RAMET_TAG_SANDBOX, &number, NULL, err) < 0 ? -1 : offer_withdraw(number, err);
   case RAMET_LANE:
     return lane_open(frame, err);
   case RAMET_FILES:
@@ -304,7 +371,7 @@ static int
 start_snapshot_work(struct frame *frame, struct err *err)
 {
   if (frame->kind == RAMET_SNAPSHOT)
-    return snapshot_take(frame, err);
+    return snapshot_take(frame, NULL, err);
   fault_arm(requested_fault(frame));
   int result = export_or_load(frame, err);
   fault_arm(RAMET_STEP_NONE);
@@ -357,6 +424,10 @@ handle(struct frame *frame)
   case RAMET_EXPORT_SNAPSHOT:
   case RAMET_LOAD_SNAPSHOT:
     if (start_snapshot_work(frame, &err) < 0)
+      control_refuse(frame->request, &err);
+    return;
+  case RAMET_CLAIM:
+    if (offer_claim(frame, NULL, &err) < 0)
       control_refuse(frame->request, &err);
     return;
   case RAMET_RUN:
@@ -419,6 +490,7 @@ connection_gone(void)
     return; /* a visitor that never was the control connection; the grace period runs on */
   greeted = false;
   drop_replies();
+  drop_events();
   lanes_close();
   sandbox_owner_gone();
   snapshot_drop_all();
@@ -470,6 +542,7 @@ connection_ready(struct watch *watch, uint32_t events)
     return;
   }
   bool first = !greeted;
+  tell_events(&later);
   handle(&frame);
   frame_release(&frame);
   if (first && greeted) {
@@ -541,6 +614,7 @@ control_setup(const struct control_options *options, struct err *err)
   grace_ns = options->grace_ns;
   pool_size = options->pool_size;
   grace.fire = grace_over;
+  later.fire = tell_events;
   connection_watch.ready = connection_ready;
   listener_watch.ready = listener_ready;
   if (getrandom(&core_id, sizeof core_id, 0) != sizeof core_id)

@@ -17,6 +17,9 @@ struct control_options {
 int control_setup(const struct control_options *options, struct err *err) MUST_CHECK;
 /* Sends, or queues until the connection takes it; without a connection, events wait for the next daemon. */
 void control_reply(uint16_t kind, uint64_t request, struct writer *writer);
+/* Of something that a client did past the daemon: told with others soon, and before anything that the daemon asks is
+ * answered. Takes what was written. */
+void control_event(uint16_t kind, struct writer *writer);
 /* With descriptors: they cannot wait in the queue, so a connection that is full is answered with an error. */
 void control_reply_fds(uint64_t request, struct writer *writer, const int *fds, int count);
 void control_refuse(uint64_t request, const struct err *err);

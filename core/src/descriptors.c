@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
@@ -497,6 +498,11 @@ make(struct maker *m, uint32_t i)
     return make_socket(m, d, AF_UNIX, (struct span){0});
   case IMAGE_SOCKETPAIR:
     return make_pair(m, i);
+  case IMAGE_DROPPED: {
+    /* Whatever is done with it fails as if it were closed, but no other file gets its number. */
+    int fd = open("/dev/null", O_PATH | O_CLOEXEC);
+    return fd < 0 ? failed(m, "a stand-in") : fd;
+  }
   default:
     return err_field(m->err, "image", "open file %u is of no known kind", d->id);
   }
@@ -532,6 +538,20 @@ make_all(struct maker *m, uint32_t count)
   return 0;
 }
 
+static int
+take_lock(struct maker *m, const struct image_lock *lock)
+{
+  const struct flock range = {.l_type = lock->exclusive ? F_WRLCK : F_RDLCK,
+                              .l_whence = SEEK_SET,
+                              .l_start = (off_t)lock->start,
+                              .l_len = (off_t)lock->length};
+  int at = index_of(m->image, lock->description), fd = at < 0 ? -1 : m->made[at];
+  int result = lock->kind == IMAGE_LOCK_WHOLE ? flock(fd, (lock->exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB)
+                                              : fcntl(fd, F_OFD_SETLK, &range);
+
+  return result < 0 ? failed(m, "a lock of a file") : 0;
+}
+
 int
 descriptors_make(const struct image *image, int pages, const struct command *command, const int *streams,
                  struct descriptors *made, struct err *err)
@@ -548,7 +568,12 @@ descriptors_make(const struct image *image, int pages, const struct command *com
   made->count = count;
   for (uint32_t i = 0; i < count; i++)
     m.made[i] = -1;
-  return make_all(&m, count);
+  if (make_all(&m, count) < 0)
+    return -1;
+  for (uint32_t i = 0; i < image->lock_count; i++)
+    if (take_lock(&m, &image->locks[i]) < 0)
+      return -1;
+  return 0;
 }
 
 int

@@ -195,8 +195,8 @@ decode_description(struct decoder *decoder, struct span value)
 
   if (!d || !content || !first_epoll || !first_extent || fixed(decoder, value, d, sizeof *d, content) < 0)
     return -1;
-  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_UNIX_UNBOUND || d->peer > IMAGE_OBJECT_IDS ||
-      content->length > 4095 || !within_pages(decoder, d->content_offset, d->content_length))
+  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_DROPPED || d->peer > IMAGE_OBJECT_IDS || content->length > 4095 ||
+      !within_pages(decoder, d->content_offset, d->content_length))
     return malformed(decoder, "an open file is of no known kind");
   if (d->kind == IMAGE_REOPEN && (content->length < 1 || content->data[0] != '/' || !span_is_text(*content)))
     return malformed(decoder, "an open file has no path");
@@ -312,6 +312,22 @@ decode_scheduling(struct decoder *decoder, struct span value)
   return 0;
 }
 
+/* Those of an open file, or of a process. */
+static int
+decode_lock(struct decoder *decoder, struct span value, struct image_lock **locks, uint32_t *count, bool of_process)
+{
+  struct image_lock *lock = more(decoder, locks, *count, sizeof *lock, IMAGE_LOCKS_MAX);
+
+  if (!lock || fixed(decoder, value, lock, sizeof *lock, NULL) < 0)
+    return -1;
+  if (lock->kind < IMAGE_LOCK_OF_PROCESS || lock->kind > IMAGE_LOCK_WHOLE || lock->exclusive > 1 ||
+      (lock->kind == IMAGE_LOCK_OF_PROCESS) != of_process || lock->start > INT64_MAX ||
+      lock->length > INT64_MAX - lock->start)
+    return malformed(decoder, "a lock");
+  (*count)++;
+  return 0;
+}
+
 static int
 decode_header(struct decoder *decoder, struct span value)
 {
@@ -369,6 +385,10 @@ decode_record(struct decoder *decoder, uint16_t tag, struct span value)
     return decode_scheduling(decoder, value);
   case IMAGE_TAG_ZOMBIE:
     return decode_zombie(decoder, value);
+  case IMAGE_TAG_LOCK:
+    return decode_lock(decoder, value, &decoder->image->locks, &decoder->image->lock_count, false);
+  case IMAGE_TAG_PROCESS_LOCK:
+    return decode_lock(decoder, value, &decoder->process->locks, &decoder->process->lock_count, true);
   default:
     return malformed(decoder, "a record of no known kind");
   }
@@ -397,6 +417,15 @@ check_descriptors(struct decoder *decoder, struct process_image *p)
     if (!object || object->kind != IMAGE_UNLINKED)
       return malformed(decoder, "shared memory of no object");
   }
+  return 0;
+}
+
+static int
+check_locks(struct decoder *decoder)
+{
+  for (uint32_t i = 0; i < decoder->image->lock_count; i++)
+    if (!find_description(decoder->image, decoder->image->locks[i].description))
+      return malformed(decoder, "a lock of no open file");
   return 0;
 }
 
@@ -453,14 +482,14 @@ check_whole(struct decoder *decoder)
       return -1;
     *end = p->run_count;
   }
-  return end_lists(decoder) < 0 ? -1 : check_pairs(decoder);
+  return end_lists(decoder) < 0 || check_locks(decoder) < 0 ? -1 : check_pairs(decoder);
 }
 
 static bool
 is_of_files(uint16_t tag)
 {
   return tag == IMAGE_TAG_HEADER || tag == IMAGE_TAG_PROCESS || tag == IMAGE_TAG_DESCRIPTION ||
-         tag == IMAGE_TAG_EPOLL || tag == IMAGE_TAG_EXTENT;
+         tag == IMAGE_TAG_EPOLL || tag == IMAGE_TAG_EXTENT || tag == IMAGE_TAG_LOCK;
 }
 
 static int
@@ -512,9 +541,11 @@ image_free(struct image *image)
     free(p->pending);
     free(p->timers);
     free(p->schedulings);
+    free(p->locks);
   }
   free(image->processes);
   free(image->zombies);
+  free(image->locks);
   free(image->descriptions);
   free(image->contents);
   free(image->epolls);

@@ -17,6 +17,7 @@
 #define IMAGE_RUNS_MAX 1000000
 #define IMAGE_DESCRIPTORS_MAX 4096
 #define IMAGE_TIMERS_MAX 4096
+#define IMAGE_LOCKS_MAX 65536
 #define IMAGE_PAGE 4096
 
 enum image_tag {
@@ -35,6 +36,8 @@ enum image_tag {
   IMAGE_TAG_EXTENT = 14,    /* bytes of the description before it; what is between them is zero */
   IMAGE_TAG_TIMER = 15,     /* a POSIX timer */
   IMAGE_TAG_SCHEDULING = 16, /* of a thread for which it is not the ordinary one */
+  IMAGE_TAG_LOCK = 18,      /* of an open file */
+  IMAGE_TAG_PROCESS_LOCK = 19, /* of a file, by a descriptor of the process */
   IMAGE_TAG_ZOMBIE = 17,    /* of no process: it has ended, and its parent has not waited for it yet */
 };
 
@@ -160,6 +163,7 @@ enum image_description_kind {
   IMAGE_TCP_RESET = 12, /* was connected: the child finds it reset */
   IMAGE_UDP = 13,
   IMAGE_UNIX_UNBOUND = 14,
+  IMAGE_DROPPED = 15, /* could not be carried: its numbers stand for nothing that can be used */
 };
 
 struct image_description {
@@ -207,6 +211,19 @@ struct image_epoll {
   uint64_t data;
 };
 
+enum image_lock_kind {
+  IMAGE_LOCK_OF_PROCESS = 1, /* fcntl(2) */
+  IMAGE_LOCK_OF_FILE = 2, /* F_OFD_SETLK */
+  IMAGE_LOCK_WHOLE = 3, /* flock(2) */
+};
+
+struct image_lock {
+  uint32_t kind, exclusive;
+  uint32_t description;
+  int32_t number; /* of a process's: of its descriptor */
+  uint64_t start, length; /* 0: to the end, wherever that will be */
+};
+
 struct image_extent {
   uint64_t offset, length, page_offset;
 };
@@ -226,6 +243,8 @@ struct process_image {
   struct image_pending *pending;
   struct image_timer *timers;
   struct image_scheduling *schedulings;
+  struct image_lock *locks;
+  uint32_t lock_count;
   struct span auxv, cwd;
   uint32_t thread_count, signal_count, mapping_count, run_count, fd_count, pending_count, timer_count,
       scheduling_count;
@@ -238,7 +257,8 @@ struct image {
   struct span *contents;
   uint32_t process_count, description_count;
   struct image_zombie *zombies;
-  uint32_t zombie_count;
+  struct image_lock *locks; /* of open files */
+  uint32_t zombie_count, lock_count;
   struct image_epoll *epolls;
   uint32_t *first_epoll; /* of each description; one more than there are descriptions */
   struct image_extent *extents;

@@ -398,7 +398,7 @@ put_disk(struct writer *writer)
 
 /* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
 static void
-tell_exited(uint32_t number, int status, const struct rusage *usage)
+tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage)
 {
   cleanup_writer struct writer writer = {0};
 
@@ -412,7 +412,13 @@ tell_exited(uint32_t number, int status, const struct rusage *usage)
   put_u64(&writer, RAMET_TAG_OOM_KILLS, memory_watch_kills());
   if (run_started)
     put_u64(&writer, RAMET_TAG_STARTED_NS, run_started);
-  tell(RAMET_INIT_EXITED, 0, &writer);
+  tell(kind, 0, &writer);
+}
+
+static void
+tell_exited(uint32_t number, int status, const struct rusage *usage)
+{
+  tell_end(RAMET_INIT_EXITED, number, status, usage);
 }
 
 static void
@@ -655,6 +661,36 @@ handle_connect(const struct frame *frame, struct err *err)
   return 0;
 }
 
+/* Until no process is left. kill(-1) is atomic against fork: the kernel refuses a fork to a process with a pending
+ * signal. */
+static void
+kill_all(struct rusage *usage)
+{
+  kill(-1, SIGKILL);
+  while (wait4(-1, NULL, __WALL, NULL) > 0 || errno == EINTR)
+    continue;
+  if (getrusage(RUSAGE_CHILDREN, usage) < 0)
+    memset(usage, 0, sizeof *usage);
+}
+
+/* Core kills what is left once it has told the end: taking namespaces apart must not delay that. */
+static void
+rest(void)
+{
+  for (;;)
+    pause();
+}
+
+static void
+end_of_all(void)
+{
+  struct rusage usage;
+
+  kill_all(&usage);
+  tell_end(RAMET_INIT_ENDED, 0, SIGKILL, &usage);
+  rest();
+}
+
 static int
 handle(struct frame *frame, struct err *err)
 {
@@ -680,7 +716,10 @@ handle(struct frame *frame, struct err *err)
     return handle_kill_command(frame, err);
   case RAMET_INIT_END:
     /* The run's command dies of it too, and its end is told as any other. */
-    kill(-1, SIGKILL);
+    if (run_pid)
+      kill(-1, SIGKILL);
+    else
+      end_of_all();
     return 0;
   default:
     return err_field(err, "kind", "init knows no message %u", frame->kind);
@@ -689,22 +728,13 @@ handle(struct frame *frame, struct err *err)
 
 /* ---- reaping -------------------------------------------------------------------------------------------------- */
 
-/* The command of RUN has ended: no process may be left when its result is told. kill(-1) is atomic against fork:
- * the kernel refuses a fork to a process with a pending signal. */
+/* The command of RUN has ended: no process may be left when its result is told. */
 static void
 end_of_run(void)
 {
-  struct rusage all;
-
-  kill(-1, SIGKILL);
-  while (wait4(-1, NULL, __WALL, NULL) > 0 || errno == EINTR)
-    continue;
-  if (getrusage(RUSAGE_CHILDREN, &all) == 0)
-    run_usage = all;
+  kill_all(&run_usage);
   tell_exited(0, run_status, &run_usage);
-  /* Core kills what is left once it has told the result: taking namespaces apart must not delay that. */
-  for (;;)
-    pause();
+  rest();
 }
 
 static void

@@ -124,7 +124,7 @@ ports_connected(uint64_t sandbox, struct frame *frame)
     return false;
   const struct waiting *one = *at;
   if (!one->forgotten && one->lane)
-    lane_reply(one->lane, RAMET_OK, one->request, &nothing, frame->fds, 1);
+    lane_reply_fds(one->lane, RAMET_OK, one->request, &nothing, frame->fds, 1);
   else if (!one->forgotten)
     control_reply_fds(one->request, &nothing, frame->fds, 1);
   drop(at);

@@ -42,7 +42,7 @@ copy_shm(const struct root *root, int upper, struct err *err)
   cleanup_fd int to = openat(upper, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (to < 0)
     return err_step(err, RAMET_STEP_UPPER, "open shm: %s", strerror(errno));
-  return treecopy(root->shm, to, &count, RAMET_STEP_UPPER, err);
+  return treecopy(root->shm, to, NULL, &count, RAMET_STEP_UPPER, err);
 }
 
 static int

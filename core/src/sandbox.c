@@ -22,6 +22,7 @@
 #include "init.h"
 #include "lanes.h"
 #include "log.h"
+#include "offers.h"
 #include "ports.h"
 #include "pressure.h"
 #include "rootfs.h"
@@ -45,6 +46,7 @@ enum event {
   EVENT_ENTERED,
   EVENT_SPAWNED,
   EVENT_EXITED,
+  EVENT_ENDED, /* no process is left inside */
   EVENT_CONNECTED,
   EVENT_FAILED,
   EVENT_HOSTILE, /* a malformed or unexpected frame, or a closed channel */
@@ -156,6 +158,9 @@ sandbox_free(struct sandbox *sandbox)
   sandbox_lose_twin(sandbox);
   close_fd(&sandbox->upper);
   close_fd(&sandbox->tree);
+  offer_over(sandbox);
+  if (sandbox->lane)
+    lane_over(sandbox->lane);
   if (sandbox->root)
     root_release(sandbox->root);
   if (sandbox->origin)
@@ -203,6 +208,8 @@ sandbox_alloc(struct err *err)
   }
   sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->tree = sandbox->status_socket = sandbox->nursery =
       -1;
+  for (int i = 0; i < STREAM_COUNT; i++)
+    sandbox->offered[i] = -1;
   sandbox->next = all;
   if (all)
     all->previous = sandbox;
@@ -251,9 +258,41 @@ static void
 reply(struct sandbox *sandbox, uint16_t kind, uint64_t request, struct writer *writer)
 {
   if (sandbox->lane)
-    lane_reply(sandbox->lane, kind, request, writer, NULL, 0);
+    lane_reply(sandbox->lane, kind, request, writer);
   else
     control_reply(kind, request, writer);
+}
+
+static void
+put_end(const struct sandbox *sandbox, bool lingering, struct writer *writer)
+{
+  uint64_t ended = sandbox->ended ? sandbox->ended : loop_now();
+
+  put_u64(writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(writer, RAMET_TAG_REASON, (uint32_t)sandbox->reason);
+  put_u32(writer, RAMET_TAG_STATUS, sandbox->status);
+  put_u64(writer, RAMET_TAG_USER_NS, sandbox->user_ns);
+  put_u64(writer, RAMET_TAG_SYSTEM_NS, sandbox->system_ns);
+  put_u64(writer, RAMET_TAG_PEAK_BYTES, sandbox->peak_bytes);
+  put_u64(writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
+  put_u64(writer, RAMET_TAG_MEMORY_PEAK, sandbox->memory_peak);
+  put_u64(writer, RAMET_TAG_OOM_KILLS, sandbox->oom_kills);
+  put_u64(writer, RAMET_TAG_MEMORY, sandbox->memory);
+  put_u64(writer, RAMET_TAG_DISK_BYTES, sandbox->disk);
+  put_u64(writer, RAMET_TAG_WATCH, sandbox->watched);
+  put_u64(writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
+  put_u64(writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
+  put_u32(writer, RAMET_TAG_LINGERING, lingering);
+}
+
+/* The daemon is told of what a client made past it. */
+static void
+tell_daemon_of_end(const struct sandbox *sandbox, bool lingering)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_end(sandbox, lingering, &writer);
+  control_event(RAMET_ENDED, &writer);
 }
 
 static void
@@ -264,23 +303,16 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   if (sandbox->told || sandbox->id == 0)
     return;
   sandbox->told = true;
+  if (!sandbox->is_run) {
+    files_sandbox_gone(sandbox->id);
+    started_sandbox_gone(sandbox->id, sandbox->reason);
+  }
   ended_count++;
-  uint64_t ended = sandbox->ended ? sandbox->ended : loop_now();
-  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
-  put_u32(&writer, RAMET_TAG_REASON, (uint32_t)sandbox->reason);
-  put_u32(&writer, RAMET_TAG_STATUS, sandbox->status);
-  put_u64(&writer, RAMET_TAG_USER_NS, sandbox->user_ns);
-  put_u64(&writer, RAMET_TAG_SYSTEM_NS, sandbox->system_ns);
-  put_u64(&writer, RAMET_TAG_PEAK_BYTES, sandbox->peak_bytes);
-  put_u64(&writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
-  put_u64(&writer, RAMET_TAG_MEMORY_PEAK, sandbox->memory_peak);
-  put_u64(&writer, RAMET_TAG_OOM_KILLS, sandbox->oom_kills);
-  put_u64(&writer, RAMET_TAG_MEMORY, sandbox->memory);
-  put_u64(&writer, RAMET_TAG_DISK_BYTES, sandbox->disk);
-  put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
-  put_u64(&writer, RAMET_TAG_ELAPSED_NS, ended - sandbox->arrived);
-  put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started ? sandbox->started - sandbox->arrived : 0);
-  put_u32(&writer, RAMET_TAG_LINGERING, lingering);
+  if (sandbox->has_session && sandbox->started)
+    tell_daemon_of_end(sandbox, lingering);
+  if (sandbox->has_session && !sandbox->lane)
+    return;
+  put_end(sandbox, lingering, &writer);
   /* A CREATE that ended before it stood is answered by this. */
   reply(sandbox, RAMET_ENDED, sandbox->is_run || !sandbox->started ? sandbox->request : 0, &writer);
 }
@@ -350,15 +382,13 @@ static int
 claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, const struct plan *plan,
       struct err *err)
 {
-  sandbox->record = malloc(plan->record.length + 1);
-  if (!sandbox->record)
-    return err_code(err, "internal", "no memory for a record");
-  memcpy(sandbox->record, plan->record.data ? plan->record.data : (const uint8_t *)"", plan->record.length);
-  sandbox->record_length = plan->record.length;
+  if (sandbox_keep_record(sandbox, plan->record, err) < 0)
+    return -1;
   sandbox->id = plan->sandbox;
   sandbox->request = frame->request;
   sandbox->lane = lane;
   sandbox->is_run = frame->kind == RAMET_RUN;
+  sandbox->has_session = lane && !sandbox->is_run;
   sandbox->owned = plan->owned;
   sandbox->memory = plan->memory;
   sandbox->disk = plan->disk_bytes;
@@ -397,6 +427,9 @@ sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
     return err_field(err, "sandbox", "this number is taken");
   if (pressure_admit(err) < 0)
     return -1;
+  if (lane && use == PLAN_CREATE && (!plan.snapshot || !plan.owned))
+    return err_field(err, plan.snapshot ? "owned" : "snapshot",
+                     "over a lane come forks that end with their session");
   prepare_failures = 0;
   /* A fault is armed before birth, so it needs an entry of its own. */
   struct sandbox *sandbox = plan.fault ? NULL : take_entry();
@@ -442,14 +475,14 @@ sandbox_spawn(struct frame *frame, struct err *err)
 }
 
 int
-sandbox_signal(struct frame *frame, struct err *err)
+sandbox_signal(struct frame *frame, uint64_t only, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
   struct signal_request asked;
 
   if (signal_read(frame, &asked, err) < 0)
     return -1;
-  struct sandbox *sandbox = sandbox_find(asked.sandbox);
+  struct sandbox *sandbox = only && asked.sandbox != only ? NULL : sandbox_find(asked.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING)
     return err_code(err, "unknown_sandbox", "no sandbox of this number has commands");
   put_raw(&writer, frame->payload);
@@ -474,8 +507,13 @@ sandbox_set_record(uint64_t id, struct span record, struct err *err)
 {
   struct sandbox *sandbox = sandbox_find(id);
 
-  if (!sandbox)
-    return err_code(err, "unknown_sandbox", "no sandbox of this number is alive");
+  return sandbox ? sandbox_keep_record(sandbox, record, err)
+                 : err_code(err, "unknown_sandbox", "no sandbox of this number is alive");
+}
+
+int
+sandbox_keep_record(struct sandbox *sandbox, struct span record, struct err *err)
+{
   if (record.length > RAMET_RECORD_MAX)
     return err_field(err, "record", "is longer than %d bytes", RAMET_RECORD_MAX);
   uint8_t *copy = malloc(record.length + 1);
@@ -518,9 +556,27 @@ sandbox_lane_gone(const struct lane *lane)
       continue;
     if (sandbox->id)
       dispatch(sandbox, EVENT_KILL, NULL);
-    sandbox->told = true;
+    /* Of a run nobody else knows; of a sandbox that stands the daemon does. */
+    sandbox->told = sandbox->told || !sandbox->has_session || !sandbox->started;
     sandbox->lane = NULL;
   }
+}
+
+uint64_t
+sandbox_of_session(const struct lane *session)
+{
+  for (const struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)
+    if (sandbox->lane == session)
+      return sandbox->id;
+  return 0;
+}
+
+void
+sandbox_claimed(struct sandbox *sandbox, struct lane *session)
+{
+  last_activity = loop_now();
+  sandbox->lane = session;
+  sandbox->has_session = session != NULL;
 }
 
 bool
@@ -597,7 +653,22 @@ sandbox_stand(struct sandbox *sandbox)
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
-  control_reply(RAMET_OK, sandbox->request, &writer);
+  reply(sandbox, RAMET_OK, sandbox->request, &writer);
+  if (sandbox->has_session)
+    sandbox_tell_created(sandbox);
+}
+
+void
+sandbox_tell_created(const struct sandbox *sandbox)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(&writer, RAMET_TAG_SNAPSHOT, sandbox->origin ? snapshot_number(sandbox->origin) : 0);
+  put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
+  put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
+  put_bytes(&writer, RAMET_TAG_RECORD, sandbox->record, sandbox->record_length);
+  control_event(RAMET_CREATED, &writer);
 }
 
 static void
@@ -677,23 +748,22 @@ weigh_memory(struct sandbox *sandbox, struct exit_record *record)
     sandbox->memory_peak = record->memory_peak;
 }
 
+/* It has all that its sandbox has touched, for as long as it lives. */
 static void
-on_exited(struct sandbox *sandbox, struct frame *frame)
+let_twin_teach(struct sandbox *sandbox)
 {
-  cleanup_writer struct writer writer = {0};
-  struct exit_record record;
+  if (sandbox->twin > 0 && sandbox->origin && snapshot_learn(sandbox->origin, sandbox->twin))
+    sandbox->twin = 0;
+  sandbox_lose_twin(sandbox);
+}
 
-  if (exit_record_read(frame, &record) < 0 || !commands_exited(&sandbox->commands, record.number)) {
-    dispatch(sandbox, EVENT_HOSTILE, NULL);
-    return;
-  }
-  weigh_memory(sandbox, &record);
-  if (started_exited(sandbox->id, &record))
-    return;
-  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
-  put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
-  exit_record_put(&record, &writer);
-  control_reply(RAMET_EXITED, 0, &writer);
+static void
+keep_usage(struct sandbox *sandbox, const struct exit_record *record)
+{
+  sandbox->user_ns = record->user_ns;
+  sandbox->system_ns = record->system_ns;
+  sandbox->peak_bytes = record->peak_bytes;
+  sandbox->disk_bytes = record->disk_bytes;
 }
 
 static void
@@ -714,13 +784,64 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
   }
   weigh_memory(sandbox, &record);
   sandbox->status = record.status;
-  sandbox->user_ns = record.user_ns;
-  sandbox->system_ns = record.system_ns;
-  sandbox->peak_bytes = record.peak_bytes;
-  sandbox->disk_bytes = record.disk_bytes;
+  keep_usage(sandbox, &record);
   if (record.started_ns > sandbox->arrived && record.started_ns <= loop_now())
     sandbox->started = record.started_ns;
   sandbox->reason = exit_record_reason(&record);
+}
+
+/* One that a client has over a session ends with the process that was forked. */
+static void
+on_exited(struct sandbox *sandbox, struct frame *frame)
+{
+  cleanup_writer struct writer writer = {0};
+  struct exit_record record;
+
+  if (exit_record_read(frame, &record) < 0 || !commands_exited(&sandbox->commands, record.number)) {
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+    return;
+  }
+  if (sandbox->has_session && record.number == sandbox->forked_command) {
+    let_twin_teach(sandbox);
+    read_exit(sandbox, frame);
+    sandbox->ended = loop_now();
+    sandbox_end(sandbox);
+    return;
+  }
+  weigh_memory(sandbox, &record);
+  if (started_exited(sandbox->id, &record))
+    return;
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
+  exit_record_put(&record, &writer);
+  control_reply(RAMET_EXITED, 0, &writer);
+}
+
+/* Init is told to kill everything, and core to kill init if it does not say soon that it has. */
+static bool
+ask_to_end(struct sandbox *sandbox)
+{
+  struct writer nothing = {0};
+
+  if (sandbox->overdue || frame_send(sandbox->channel, RAMET_INIT_END, 0, &nothing, NULL, 0) < 0)
+    return false;
+  sandbox->overdue = true;
+  sandbox->deadline.exact = false;
+  deadline_set(&sandbox->deadline, loop_now() + OVERDUE_NS);
+  return true;
+}
+
+/* No process of the guest is left: that is told, and then init goes, with the namespaces. */
+static void
+take_down(struct sandbox *sandbox)
+{
+  last_activity = sandbox->ended = loop_now();
+  sandbox_lose_twin(sandbox);
+  tell_ended(sandbox, false);
+  drop_waiting(sandbox);
+  set_state(sandbox, SANDBOX_ENDING);
+  sandbox->deadline.exact = false;
+  deadline_set(&sandbox->deadline, sandbox->ended + TAKE_DOWN_NS);
 }
 
 /* Init has killed and reaped everything before it told: no process of the guest is left. */
@@ -731,12 +852,7 @@ on_run_exited(struct sandbox *sandbox, struct frame *frame)
   /* One that ended in the same moment by itself has ended by itself. */
   if (sandbox->overdue && sandbox->reason == RAMET_REASON_SIGNAL && WTERMSIG((int)sandbox->status) == SIGKILL)
     sandbox->reason = RAMET_REASON_TIMEOUT;
-  last_activity = sandbox->ended = loop_now();
-  tell_ended(sandbox, false);
-  drop_waiting(sandbox);
-  set_state(sandbox, SANDBOX_ENDING);
-  sandbox->deadline.exact = false;
-  deadline_set(&sandbox->deadline, sandbox->ended + TAKE_DOWN_NS);
+  take_down(sandbox);
 }
 
 static void
@@ -749,15 +865,8 @@ on_deadline(struct sandbox *sandbox, struct frame *frame)
 static void
 on_run_deadline(struct sandbox *sandbox, struct frame *frame)
 {
-  struct writer nothing = {0};
-
-  if (sandbox->overdue || frame_send(sandbox->channel, RAMET_INIT_END, 0, &nothing, NULL, 0) < 0) {
+  if (!ask_to_end(sandbox))
     on_deadline(sandbox, frame);
-    return;
-  }
-  sandbox->overdue = true;
-  sandbox->deadline.exact = false;
-  deadline_set(&sandbox->deadline, loop_now() + OVERDUE_NS);
 }
 
 static void
@@ -765,6 +874,46 @@ on_kill(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
   end_because(sandbox, RAMET_REASON_KILLED);
+}
+
+static void
+on_kill_standing(struct sandbox *sandbox, struct frame *frame)
+{
+  if (sandbox->overdue)
+    return;
+  sandbox->reason = RAMET_REASON_KILLED;
+  sandbox->status = SIGKILL;
+  let_twin_teach(sandbox);
+  if (!ask_to_end(sandbox))
+    on_kill(sandbox, frame);
+}
+
+static void
+on_deadline_standing(struct sandbox *sandbox, struct frame *frame)
+{
+  if (sandbox->overdue) {
+    sandbox_end(sandbox);
+    return;
+  }
+  sandbox->reason = RAMET_REASON_TIMEOUT;
+  sandbox->status = SIGKILL;
+  sandbox_lose_twin(sandbox);
+  if (!ask_to_end(sandbox))
+    on_deadline(sandbox, frame);
+}
+
+static void
+on_ended(struct sandbox *sandbox, struct frame *frame)
+{
+  struct exit_record record;
+
+  if (!sandbox->overdue || exit_record_read(frame, &record) < 0) {
+    on_hostile(sandbox, frame);
+    return;
+  }
+  weigh_memory(sandbox, &record);
+  keep_usage(sandbox, &record);
+  take_down(sandbox);
 }
 
 static void
@@ -804,7 +953,7 @@ on_death(struct sandbox *sandbox, struct frame *frame)
   (void)frame;
   if (sandbox->state == SANDBOX_BORN && !sandbox->id)
     prepare_failures++;
-  if (sandbox->state != SANDBOX_ENDING)
+  if (sandbox->state != SANDBOX_ENDING && !sandbox->overdue)
     sandbox->reason = lost_to_memory(sandbox) ? RAMET_REASON_OOM : RAMET_REASON_LOST;
   tell_ended(sandbox, false);
   sandbox_free(sandbox);
@@ -820,18 +969,19 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED         EXITED         CONNECTED     FAILED           HOSTILE     DEADLINE     KILL     DEATH */
-    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_failed, on_hostile,
-                      on_deadline, on_kill, on_death},
-    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore,
-                        ignore, on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_failed, on_hostile,
-                          on_deadline, on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_failed, on_hostile,
-                         on_run_deadline, on_kill, on_death},
-    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_connected, on_spawn_failed, on_hostile,
-                          on_deadline, on_kill, on_death},
-    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore, on_death},
+    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_failed,
+                      on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
+                        on_hostile, ignore, ignore, on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, on_failed,
+                          on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_failed,
+                         on_hostile, on_run_deadline, on_kill, on_death},
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_connected, on_spawn_failed,
+                          on_hostile, on_deadline_standing, on_kill_standing, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore,
+                        on_death},
 };
 
 static void
@@ -854,6 +1004,8 @@ event_of(uint16_t kind)
     return EVENT_SPAWNED;
   case RAMET_INIT_EXITED:
     return EVENT_EXITED;
+  case RAMET_INIT_ENDED:
+    return EVENT_ENDED;
   case RAMET_INIT_CONNECTED:
     return EVENT_CONNECTED;
   case RAMET_INIT_FAILED:

@@ -33,6 +33,7 @@ struct sandbox {
   uint64_t request;         /* of RUN or CREATE */
   struct lane *lane;        /* that it came over; NULL: the control connection */
   bool is_run, owned, told, killed, overdue; /* overdue: init was told to end it, and has some time for that */
+  bool has_session;         /* `lane` is, or was, its own; the daemon hears of it by events */
   struct frame *waiting;    /* the request, until PREPARED */
   struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */
   uint64_t arrived, started, ended;
@@ -64,6 +65,10 @@ struct sandbox {
   int twin;      /* 0: none, or not stopped yet */
   uint8_t *record;
   uint32_t record_length;
+  /* a fork that nobody asked for: the near ends of its streams, for who claims it */
+  uint64_t offer; /* its place among those that are offered, or 0 */
+  int offered[STREAM_COUNT];
+  int offered_count;
 };
 
 /* How many sandboxes are in a state; SANDBOX_STATES counts all. */
@@ -78,17 +83,26 @@ struct sandbox *sandbox_next(const struct sandbox *after);
 
 /* A new entry: init is cloned and told to prepare. */
 struct sandbox *sandbox_born(enum ramet_step fault, struct err *err) MUST_CHECK;
-/* RUN or CREATE. Takes the frame's descriptors. On success the answer comes later, over `lane` unless that is NULL. */
+/* RUN or CREATE. Takes the frame's descriptors. On success the answer comes later, over `lane` unless that is NULL; of
+ * CREATE that is its session. */
 int sandbox_start(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;
 int sandbox_spawn(struct frame *frame, struct err *err) MUST_CHECK;
-int sandbox_signal(struct frame *frame, struct err *err) MUST_CHECK;
+/* `only`: the one sandbox that may be named; 0: any. */
+int sandbox_signal(struct frame *frame, uint64_t only, struct err *err) MUST_CHECK;
 int sandbox_kill(uint64_t id, struct err *err) MUST_CHECK;
 int sandbox_set_record(uint64_t id, struct span record, struct err *err) MUST_CHECK;
+int sandbox_keep_record(struct sandbox *sandbox, struct span record, struct err *err) MUST_CHECK;
 /* The control connection closed: what it owns ends. */
 void sandbox_owner_gone(void);
 /* A lane closed: what came over it ends. */
 void sandbox_lane_gone(const struct lane *lane);
 bool sandbox_lane_busy(const struct lane *lane);
+/* The number of the sandbox whose session it is, or 0. */
+uint64_t sandbox_of_session(const struct lane *session);
+/* One that was offered is somebody's: `session`'s, or the daemon's where that is NULL. */
+void sandbox_claimed(struct sandbox *sandbox, struct lane *session);
+/* To the daemon: it has an owner that the daemon has not heard of. */
+void sandbox_tell_created(const struct sandbox *sandbox);
 /* For the files that make a sandbox together (handout.c, forks.c): a request is refused, a sandbox is told to end, a
  * sandbox stands and its request is answered. */
 void sandbox_refuse(struct sandbox *sandbox, const struct err *err);

@@ -28,6 +28,8 @@
 /* Making an entry takes a processor for about a millisecond, which a run that has just started needs more, as long
  * as enough entries are left. */
 #define REFILL_DELAY_NS 4000000u
+/* A spare is made by the stem: it is ordered as soon as the child before it runs and has a processor of its own. */
+#define SPARE_DELAY_NS 1500000u
 
 static int signals = -1;
 static struct deadline refill_later;
@@ -55,9 +57,9 @@ static struct watch signals_watch = {signals_ready};
 
 /* Too soon after a request: the loop is woken when it is not any more. */
 static bool
-too_soon(void)
+too_soon(uint64_t delay)
 {
-  uint64_t due = sandbox_last_activity() + REFILL_DELAY_NS;
+  uint64_t due = sandbox_last_activity() + delay;
 
   if (due <= loop_now())
     return false;
@@ -79,12 +81,15 @@ refill(void)
 
   if (!entry && !spare && !root_stock_low())
     return false;
-  if (!urgent && too_soon())
+  /* Who is being started needs this process next, and takes less time than a clone. */
+  if (waiting > 1 && sandbox_count(SANDBOX_STARTING) && too_soon(REFILL_DELAY_NS))
     return false;
-  if (!urgent && spare) {
+  if (spare && !too_soon(SPARE_DELAY_NS)) {
     snapshot_spare_add();
     return true;
   }
+  if (!urgent && too_soon(REFILL_DELAY_NS))
+    return false;
   if (!entry) {
     root_stock_add();
     return true;

@@ -13,6 +13,7 @@
 #include "../pie/args.h"
 #include "control.h"
 #include "filters.h"
+#include "lanes.h"
 #include "stem.h"
 #include "twin.h"
 
@@ -75,6 +76,12 @@ uint32_t
 snapshot_filter(const struct snapshot *s)
 {
   return s->filter;
+}
+
+uint32_t
+snapshot_number(const struct snapshot *s)
+{
+  return s->id;
 }
 
 int
@@ -165,6 +172,14 @@ refuse_orders(struct snapshot *s, bool all, int step, int error)
   }
 }
 
+static void
+dismiss_teacher(struct snapshot *s)
+{
+  deadline_clear(&s->teacher_leaves);
+  twin_kill(s->teacher);
+  s->teacher = 0;
+}
+
 void
 snapshot_retire(struct snapshot *s)
 {
@@ -173,7 +188,11 @@ snapshot_retire(struct snapshot *s)
       *at = s->next;
       break;
     }
+  if (s->session)
+    lane_over(s->session);
+  s->session = NULL;
   refuse_orders(s, true, RAMET_STEP_STEM_FORK, ECANCELED);
+  dismiss_teacher(s);
   snapshot_end_tracer(s);
   snapshot_end_stem(s);
   twin_kill(s->copy);
@@ -198,6 +217,7 @@ snapshot_release(struct snapshot *s)
   if (--s->holders)
     return;
   image_free(&s->image);
+  writer_free(&s->dropped);
   if (s->mapping)
     munmap(s->mapping, s->mapping_length);
   close_fd(&s->description);
@@ -243,9 +263,26 @@ snapshot_drop_all(void)
 }
 
 void
+snapshot_session_gone(const struct lane *session)
+{
+  for (struct snapshot *s = snapshots; s; s = s->next) {
+    if (s->session != session)
+      continue;
+    s->session = NULL;
+    s->orphaned = true;
+    s->request = 0;
+    if (s->state != SNAPSHOT_CAPTURING)
+      snapshot_retire(s);
+    return;
+  }
+}
+
+void
 snapshot_fail(struct snapshot *s, const struct err *err)
 {
-  if (s->request)
+  if (s->request && s->session)
+    lane_refuse(s->session, s->request, err);
+  else if (s->request)
     control_refuse(s->request, err);
   snapshot_retire(s);
 }
@@ -329,6 +366,10 @@ snapshot_build_stem(struct snapshot *s, struct err *err)
 #define SPARE_AFTER 2
 /* A child that is younger may not have done yet what it was made for. */
 #define LEARN_AFTER_NS 10000000u
+/* Number of the child that teaches for the second time. */
+#define TEACHES_AGAIN 8
+/* For the stem to have read what the teacher has: ten times what that takes on a machine with much to do. */
+#define TEACHER_NS 200000000u
 
 /* The one that can do without, once there are as many as there may be. */
 static struct snapshot *
@@ -382,14 +423,14 @@ open_child(const struct snapshot *s)
   return -1;
 }
 
+/* `child`: a page map to learn from, or -1. */
 static void
-make_spare(struct snapshot *s)
+make_spare_like(struct snapshot *s, int child)
 {
   int pair[2];
 
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
     return;
-  cleanup_fd int child = s->learned ? -1 : open_child(s);
   s->learned = s->learned || child >= 0;
   if (stem_order_spare(s->stem, pair[1], child) == 0)
     s->spare = steal_fd(&pair[0]);
@@ -397,6 +438,43 @@ make_spare(struct snapshot *s)
   close_fd(&pair[1]);
   if (s->spare >= 0)
     snapshot_memory_charge_spare(s);
+}
+
+static void
+make_spare(struct snapshot *s)
+{
+  cleanup_fd int child = s->learned ? -1 : open_child(s);
+
+  make_spare_like(s, child);
+}
+
+static void
+teacher_leaves(struct deadline *deadline)
+{
+  dismiss_teacher((struct snapshot *)(void *)((char *)deadline - offsetof(struct snapshot, teacher_leaves)));
+}
+
+/* What lives tells only what it touched so far, and may have done nothing yet. The first that has done something
+ * teaches, and a later one, since the first of all is often not like the others. */
+bool
+snapshot_learn(struct snapshot *s, int twin)
+{
+  char path[48];
+  bool teaches = s->state == SNAPSHOT_READY && s->stem >= 0 && !s->teacher && s->spawned >= SPARE_AFTER &&
+                 (++s->ended == 1 || s->ended == TEACHES_AGAIN);
+
+  if (!teaches || (s->spare < 0 && (!snapshot_memory_fits_spare() || coldest_spare())))
+    return false;
+  snprintf(path, sizeof path, "/proc/%d/pagemap", twin);
+  cleanup_fd int pagemap = open(path, O_RDONLY | O_CLOEXEC);
+  if (pagemap < 0)
+    return false;
+  snapshot_end_spare(s);
+  make_spare_like(s, pagemap);
+  s->teacher = twin;
+  s->teacher_leaves.fire = teacher_leaves;
+  deadline_set(&s->teacher_leaves, loop_now() + TEACHER_NS);
+  return true;
 }
 
 void
@@ -455,7 +533,12 @@ tell_ready(struct snapshot *s)
   put_u64(&writer, RAMET_TAG_CAPTURE_NS, s->captured_at - s->asked_at);
   put_u64(&writer, RAMET_TAG_STEM_NS, now - s->captured_at);
   put_u32(&writer, RAMET_TAG_BY_TWIN, s->by_twin);
-  control_reply(RAMET_OK, s->request, &writer);
+  if (s->dropped.length)
+    put_bytes(&writer, RAMET_TAG_DROPPED, s->dropped.data, s->dropped.length);
+  if (s->session)
+    lane_reply(s->session, RAMET_OK, s->request, &writer);
+  else
+    control_reply(RAMET_OK, s->request, &writer);
   s->request = 0;
 }
 
@@ -465,6 +548,10 @@ stem_lost(struct snapshot *s, int step, int error)
   struct err err;
 
   snapshot_end_stem(s);
+  if (s->orphaned) {
+    snapshot_retire(s);
+    return;
+  }
   if (s->request) {
     errno = error;
     err_step(&err, (enum ramet_step)step, "the stem: %s", strerror(error));

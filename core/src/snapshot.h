@@ -10,8 +10,12 @@
 
 struct snapshot;
 
-/* SNAPSHOT: the answer comes later. */
-int snapshot_take(const struct frame *frame, struct err *err) MUST_CHECK;
+struct lane;
+
+/* SNAPSHOT: the answer comes later. One with a session is answered over that, has a number of core's choice, and is
+ * dropped when the session closes. */
+int snapshot_take(const struct frame *frame, struct lane *session, struct err *err) MUST_CHECK;
+void snapshot_session_gone(const struct lane *session);
 /* EXPORT_SNAPSHOT: the answer, with descriptors, comes at once or later. */
 int snapshot_export(uint64_t id, uint64_t request, struct err *err) MUST_CHECK;
 /* LOAD_SNAPSHOT: the answer comes when its stem stands. */
@@ -27,6 +31,7 @@ struct root *snapshot_root(const struct snapshot *snapshot);
 uint32_t snapshot_filter(const struct snapshot *snapshot);
 /* What init needs of it. */
 int snapshot_description(const struct snapshot *snapshot);
+uint32_t snapshot_number(const struct snapshot *snapshot);
 int snapshot_pages(const struct snapshot *snapshot);
 /* A sandbox that was forked from it needs its image for as long as it lives. */
 struct snapshot *snapshot_hold(struct snapshot *snapshot);
@@ -42,6 +47,9 @@ struct spawn_ends {
 int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
                    struct err *err) MUST_CHECK;
 
+/* A child has ended, whose twin has its memory still: what it touched the next spares will touch ahead. True when the
+ * twin was taken. */
+bool snapshot_learn(struct snapshot *snapshot, int twin);
 /* Whether a snapshot that children are forked from has no spare; makes one, when nothing else is to do. */
 bool snapshot_spare_low(void);
 void snapshot_spare_add(void);

@@ -170,7 +170,7 @@ stack_upper(struct snapshot *s, int from, struct err *err)
   cleanup_fd int target = openat(to, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (source < 0 || target < 0)
     return err_step(err, RAMET_STEP_LOAD, "open a writable layer: %s", strerror(errno));
-  if (treecopy(source, target, &count, RAMET_STEP_LOAD, err) < 0)
+  if (treecopy(source, target, NULL, &count, RAMET_STEP_LOAD, err) < 0)
     return -1;
   s->file_bytes += count.bytes;
   struct root *derived = root_derive(below, steal_fd(&to), err);

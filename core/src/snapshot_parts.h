@@ -29,6 +29,7 @@ struct snapshot {
   int holders; /* the list of named ones, and sandboxes forked from it */
   uint32_t id, filter;
   uint64_t request, source;
+  struct lane *session; /* of the client for which it is there, or NULL */
   bool exporting; /* an exporter works: because it was asked for, or to make room */
   uint64_t export_request;
   enum ramet_step fault;
@@ -39,6 +40,9 @@ struct snapshot {
   uint32_t spawned;
   uint64_t used_at; /* when it was forked last, or ready */
   bool learned; /* what children touch */
+  uint32_t ended; /* children that could have taught it */
+  int teacher;    /* the twin of a child that has ended, or 0 */
+  struct deadline teacher_leaves;
   int description, pages;
   void *mapping;
   size_t mapping_length;
@@ -55,6 +59,8 @@ struct snapshot {
   struct order *orders;
   uint64_t asked_at, captured_at;
   uint64_t pause_ns, memory_bytes, file_bytes;
+  struct writer dropped; /* RAMET_TAG_DROPPED */
+  bool drop;
   /* what the budget is charged with */
   uint64_t stem_bytes, spare_bytes, pages_bytes, weighed_at;
   pid_t spare_pid; /* 0: it has not said yet */
@@ -74,6 +80,8 @@ void snapshot_retire(struct snapshot *s);
 void snapshot_end_tracer(struct snapshot *s);
 void snapshot_end_stem(struct snapshot *s);
 void snapshot_end_spare(struct snapshot *s);
+/* Its number is core's own, where it is for a client. */
+#define SNAPSHOT_FOR_CLIENTS 0x80000000u
 /* Its request is refused, and it is retired. */
 void snapshot_fail(struct snapshot *s, const struct err *err);
 int snapshot_build_stem(struct snapshot *s, struct err *err) MUST_CHECK;

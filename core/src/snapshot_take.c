@@ -49,6 +49,8 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
   uint16_t tag;
 
   while (attr_next(&walk, &tag, &value, err) > 0) {
+    if (tag == RAMET_TAG_DROPPED)
+      put_raw(&s->dropped, value);
     uint32_t *number = tag == RAMET_TAG_BY_TWIN ? &by_twin : tag == RAMET_TAG_PID ? &frozen : NULL;
     if (number && span_u32(value, number) < 0)
       return err_code(err, "internal", "the tracer's answer is malformed");
@@ -237,6 +239,7 @@ fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
                                   .bind_targets = targets,
                                   .bind_count = root_targets(sandbox->root, targets),
                                   .patience_ms = PATIENCE_MS,
+                                  .drop = s->drop,
                                   .parent = s->parent ? &s->parent->image : NULL,
                                   .twin = sandbox->twin,
                                   .region_start = sandbox->region_start,
@@ -257,7 +260,8 @@ fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
 }
 
 static int
-read_request(const struct frame *frame, uint64_t *sandbox, uint32_t *id, uint32_t *fault, struct err *err)
+read_request(const struct frame *frame, uint64_t *sandbox, uint32_t *id, uint32_t *fault, uint32_t *drop,
+             struct err *err)
 {
   struct attr_walk walk = {frame->payload};
   struct span value;
@@ -265,11 +269,12 @@ read_request(const struct frame *frame, uint64_t *sandbox, uint32_t *id, uint32_
   int more;
 
   *sandbox = 0;
-  *id = *fault = 0;
+  *id = *fault = *drop = 0;
   while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
     int bad = tag == RAMET_TAG_SANDBOX    ? span_u64(value, sandbox)
               : tag == RAMET_TAG_SNAPSHOT ? span_u32(value, id)
               : tag == RAMET_TAG_FAULT    ? span_u32(value, fault)
+              : tag == RAMET_TAG_DROP     ? span_u32(value, drop)
                                           : -1;
     if (bad < 0)
       return err_field(err, "payload", "tag %u of %u bytes does not belong into a snapshot", tag, value.length);
@@ -278,21 +283,33 @@ read_request(const struct frame *frame, uint64_t *sandbox, uint32_t *id, uint32_
     return -1;
   if (*sandbox == 0)
     return err_field(err, "sandbox", "is missing");
-  if (*id == 0 || snapshot_by_id(*id))
+  return 0;
+}
+
+static int
+choose_number(bool for_client, uint32_t *id, struct err *err)
+{
+  static uint32_t last;
+
+  if (for_client && *id)
+    return err_field(err, "snapshot", "over a lane the number is core's to choose");
+  while (for_client && (*id == 0 || snapshot_by_id(*id)))
+    *id = SNAPSHOT_FOR_CLIENTS | ++last;
+  if (*id == 0 || snapshot_by_id(*id) || (!for_client && *id & SNAPSHOT_FOR_CLIENTS))
     return err_field(err, "snapshot", *id ? "this number is taken" : "is missing");
   return 0;
 }
 
 int
-snapshot_take(const struct frame *frame, struct err *err)
+snapshot_take(const struct frame *frame, struct lane *session, struct err *err)
 {
   uint64_t id;
-  uint32_t number, fault;
+  uint32_t number, fault, drop;
 
-  if (read_request(frame, &id, &number, &fault, err) < 0)
+  if (read_request(frame, &id, &number, &fault, &drop, err) < 0 || choose_number(session, &number, err) < 0)
     return -1;
   struct sandbox *sandbox = sandbox_find(id);
-  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+  if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->overdue)
     return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
   if (snapshot_capturing(id))
     return err_code(err, "busy", "a snapshot of this sandbox is being taken");
@@ -301,7 +318,9 @@ snapshot_take(const struct frame *frame, struct err *err)
   struct snapshot *s = snapshot_alloc(number, frame->request, err);
   if (!s)
     return -1;
+  s->session = session;
   s->fault = (enum ramet_step)fault;
+  s->drop = drop != 0;
   s->filter = sandbox->filter;
   s->source = id;
   s->base = root_hold(sandbox->root);
@@ -310,6 +329,7 @@ snapshot_take(const struct frame *frame, struct err *err)
   s->old_end = sandbox->region_end;
   if (fork_tracer(s, sandbox, err) == 0)
     return 0;
+  s->session = NULL; /* the caller's still */
   snapshot_retire(s);
   return -1;
 }

@@ -63,7 +63,7 @@ answer(struct asker *asker, struct writer *writer, const int *fds, int count)
     return;
   asker->waits = false;
   if (asker->lane)
-    lane_reply(asker->lane, RAMET_OK, asker->request, writer, fds, count);
+    lane_reply_fds(asker->lane, RAMET_OK, asker->request, writer, fds, count);
   else if (count)
     control_reply_fds(asker->request, writer, fds, count);
   else

@@ -109,8 +109,8 @@ process_tables_length(const struct process_image *p)
               sizeof(struct pie_late)) +
          2 * p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
          p->fd_count * sizeof(struct pie_fd) + (p->pending_count + 1) * sizeof(struct pie_pending) +
-         p->timer_count * sizeof(struct pie_timer) + p->scheduling_count * sizeof(struct pie_scheduling) + paths +
-         p->cwd.length + p->auxv.length + 4096;
+         p->lock_count * sizeof(struct pie_lock) + p->timer_count * sizeof(struct pie_timer) +
+         p->scheduling_count * sizeof(struct pie_scheduling) + paths + p->cwd.length + p->auxv.length + 4096;
 }
 
 static uint64_t
@@ -633,6 +633,17 @@ build_descriptors(struct builder *b)
 }
 
 static void
+build_locks(struct builder *b)
+{
+  const struct process_image *p = b->process;
+  struct pie_lock *out = table(b, p->lock_count * sizeof *out, &b->args->locks);
+
+  for (uint32_t i = 0; i < p->lock_count; i++)
+    out[i] = (struct pie_lock){p->locks[i].number, p->locks[i].exclusive, p->locks[i].start, p->locks[i].length};
+  b->args->lock_count = p->lock_count;
+}
+
+static void
 build_rest(struct builder *b)
 {
   const struct image_process *p = &b->process->process;
@@ -737,6 +748,7 @@ build_child(struct builder *b)
     return -1;
   build_signals(b);
   build_descriptors(b);
+  build_locks(b);
   build_late(b);
   build_rest(b);
   return 0;

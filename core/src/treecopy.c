@@ -23,6 +23,7 @@ struct linked {
 
 struct job {
   struct linked *linked;
+  struct inodes *inodes;
   struct treecopy_count *count;
   enum ramet_step step;
   struct err *err;
@@ -116,7 +117,9 @@ static int
 copy_file(struct job *job, int from_dir, int to_dir, const char *name, const struct stat *st)
 {
   cleanup_fd int from = openat(from_dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  cleanup_fd int to = from < 0 ? -1 : openat(to_dir, name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  int made = from < 0 ? -1 : job->inodes ? inodes_place(job->inodes, st->st_ino, to_dir, name) : 0;
+  int flags = made == 1 ? O_RDWR | O_CLOEXEC : O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC;
+  cleanup_fd int to = made < 0 ? -1 : openat(to_dir, name, flags, 0600);
 
   if (to < 0)
     return failed(job, "copy", name);
@@ -262,9 +265,10 @@ forget_linked(struct job *job)
 }
 
 int
-treecopy(int from, int to, struct treecopy_count *count, enum ramet_step step, struct err *err)
+treecopy(int from, int to, struct inodes *inodes, struct treecopy_count *count, enum ramet_step step,
+         struct err *err)
 {
-  struct job job = {.count = count, .step = step, .err = err, .chunk = malloc(CHUNK)};
+  struct job job = {.inodes = inodes, .count = count, .step = step, .err = err, .chunk = malloc(CHUNK)};
   struct stat st;
 
   if (!job.chunk)

@@ -7,12 +7,15 @@
 #include <stdint.h>
 
 #include "err.h"
+#include "inodes.h"
 
 struct treecopy_count {
   uint64_t files, bytes;
 };
 
-/* From one open directory into another, empty one. Nothing may change the source meanwhile. */
-int treecopy(int from, int to, struct treecopy_count *count, enum ramet_step step, struct err *err) MUST_CHECK;
+/* From one open directory into another, empty one. Nothing may change the source meanwhile. `inodes`: files that were
+ * made already; or NULL. */
+int treecopy(int from, int to, struct inodes *inodes, struct treecopy_count *count, enum ramet_step step,
+             struct err *err) MUST_CHECK;
 
 #endif

@@ -102,6 +102,23 @@ def test_a_fork_of_the_dead_tells_of_what_they_died(ramet):
     assert b"killed: by request" in done.stderr
 
 
+def test_what_a_fork_cannot_carry_is_refused_or_left_out_and_told(ramet):
+    ramet("sandbox", "create", "--name", "worker", "--", "sh", "-c", "exec 7<>/dev/ptmx; exec sleep 1000")
+    refused = ramet("fork", "worker")
+    while refused.returncode == 0:  # the shell has not come so far
+        refused = ramet("fork", "worker")
+    assert b"fd 7 is a terminal" in refused.stderr
+    made = ramet("fork", "worker", "--on-unsupported", "drop")
+    assert made.returncode == 0
+    assert made.stderr.startswith(b"ramet: left out: pid 2 s")
+    assert made.stderr.endswith(b": fd 7 is a terminal\n")
+    taken = ramet("snapshot", "create", "worker", "point", "--on-unsupported", "drop", "--json")
+    assert json.loads(taken.stdout)["dropped"][0].endswith("fd 7 is a terminal")
+    assert ramet("fork", "worker", "--on-unsupported", "ignore").returncode == 2
+    assert ramet("fork", "--snapshot", "point", "--on-unsupported", "drop").returncode == 2
+    assert ramet("snapshot", "rm", "point").returncode == 0
+
+
 def test_the_lineage_of_sandboxes_is_drawn_and_filtered(ramet):
     parent = ramet("sandbox", "create", "--name", "worker", *SLEEP).stdout.decode().strip()
     child = ramet("fork", "worker", "--name", "first").stdout.decode().strip()

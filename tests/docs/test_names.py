@@ -160,7 +160,8 @@ CALLED = {
     "sandbox.list": "sandbox ls",
     "sandbox.attach": "sandbox attach",
     "sandbox.begin": "sandbox create",
-    "sandbox.lane": "exec",
+    "sandbox.commands": "exec",
+    "sandbox.lane": "fork",
     "snapshot.list": "snapshot ls",
     "snapshot.remove": "snapshot rm",
 }

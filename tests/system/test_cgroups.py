@@ -53,6 +53,13 @@ def test_a_fraction_of_a_processor_is_all_that_is_had(how):
     assert result.enforced_by["cpus"] == f"cgroup v{PLACE.version}"
 
 
+def test_programs_find_how_many_processors_they_have():
+    line = "nproc; echo $GOMAXPROCS $PYTHON_CPU_COUNT"
+    assert ramet.run(line, limits={"cpus": 0.2}).stdout.split() == ["1", "1", "1"]
+    assert ramet.run(line, limits={"cpus": 0.2}, env={"GOMAXPROCS": "7"}).stdout.split() == ["1", "7", "1"]
+    assert ramet.run("echo $OMP_NUM_THREADS").stdout == "\n"
+
+
 def test_a_fork_with_a_fraction_of_its_own_is_held_to_it():
     source = f"import sys, resource\nfor line in sys.stdin:\n    exec({BUSY!r})\n    print(sum(os.times()[:2]), flush=True)"
     with ramet.Sandbox(command=["python3", "-S", "-c", f"import os\n{source}"]) as parent:

@@ -74,9 +74,12 @@ enum ramet_kind {
   RAMET_DROP_SNAPSHOT = 15, /* its children go on */
   RAMET_EXPORT_SNAPSHOT = 16, /* answered with descriptors: description, pages, writable layers topmost first */
   RAMET_LOAD_SNAPSHOT = 17,   /* from such descriptors, on a root that is defined */
-  RAMET_LANE = 18,            /* the descriptor that comes along carries RUN from now on */
+  RAMET_LANE = 18,            /* the descriptor that comes along is a lane from now on */
   RAMET_SIGNAL = 20,          /* to the process group of a command in a standing sandbox */
   RAMET_CLOSE_LANES = 19,     /* those without a run; answered with the number of the others */
+  RAMET_OFFER = 21, /* a fork that nobody asked for, with the near ends of its streams: it may be claimed */
+  RAMET_CLAIM = 22, /* such a fork of a snapshot; reply OK with what was offered */
+  RAMET_WITHDRAW = 23, /* end a fork that is offered, unless it was claimed; its ENDED follows */
   /* over the control connection or a lane: commands with logs in a standing sandbox */
   RAMET_START = 24,        /* core makes the streams and keeps what is written */
   RAMET_ATTACH = 25,       /* a reader of such a command, also after its end */
@@ -102,8 +105,9 @@ enum ramet_kind {
   RAMET_OK = 32,
   RAMET_ERROR = 33,
   RAMET_EXITED = 34, /* event: a command ended, its sandbox stays */
-  RAMET_ENDED = 35,  /* reply to RUN, or event: the sandbox is gone */
-  RAMET_READY = 36,  /* first frame on the control connection of a new core */
+  RAMET_ENDED = 35, /* reply to RUN, or event: the sandbox is gone */
+  RAMET_READY = 36, /* first frame on the control connection of a new core */
+  RAMET_CREATED = 37, /* event: a client made a sandbox over a lane, or claimed one */
   /* core to init */
   RAMET_INIT_PREPARE = 64,
   RAMET_INIT_ENTER = 65, /* take root and limits */
@@ -112,13 +116,14 @@ enum ramet_kind {
   RAMET_INIT_SIGNAL = 69, /* a signal to a command's process group */
   RAMET_INIT_CONNECT = 73, /* to a port of the loopback */
   RAMET_INIT_KILL_COMMAND = 72, /* every process of a command */
-  RAMET_INIT_END = 68, /* kill everything inside now; the end of RUN's command is told as ever */
+  RAMET_INIT_END = 68, /* kill everything inside now; of RUN the end of the command is told as ever */
   /* init to core */
   RAMET_INIT_PREPARED = 80,
   RAMET_INIT_ENTERED = 81,
   RAMET_INIT_SPAWNED = 82,
   RAMET_INIT_EXITED = 83,
   RAMET_INIT_FAILED = 84,
+  RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
   RAMET_INIT_CONNECTED = 86,
   /* tracer to core, while the source stands still: fork the parked twin */
   RAMET_TRACER_TWIN = 96,
@@ -126,42 +131,42 @@ enum ramet_kind {
 
 enum ramet_tag {
   /* errors */
-  RAMET_TAG_CODE = 1,   /* text: stable code, e.g. "isolation_failed" */
-  RAMET_TAG_STEP = 2,   /* u32: enum ramet_step */
-  RAMET_TAG_ERRNO = 3,  /* u32 */
-  RAMET_TAG_TEXT = 4,   /* text for people */
-  RAMET_TAG_FIELD = 5,  /* text: the attribute or argument at fault */
+  RAMET_TAG_CODE = 1, /* text: stable code, e.g. "isolation_failed" */
+  RAMET_TAG_STEP = 2, /* u32: enum ramet_step */
+  RAMET_TAG_ERRNO = 3, /* u32 */
+  RAMET_TAG_TEXT = 4, /* text for people */
+  RAMET_TAG_FIELD = 5, /* text: the attribute or argument at fault */
   /* session */
-  RAMET_TAG_VERSION = 10,   /* u32 */
-  RAMET_TAG_CORE_ID = 11,   /* u64, random at start */
-  RAMET_TAG_GRACE_NS = 12,  /* u64 */
+  RAMET_TAG_VERSION = 10, /* u32 */
+  RAMET_TAG_CORE_ID = 11, /* u64, random at start */
+  RAMET_TAG_GRACE_NS = 12, /* u64 */
   RAMET_TAG_POOL_SIZE = 13, /* u32 */
   RAMET_TAG_POOL_READY = 14, /* u32 */
   RAMET_TAG_SANDBOXES = 15, /* u32 */
   RAMET_TAG_SINGLE_UID = 16, /* u32: 1 when only one id is mapped */
-  RAMET_TAG_RUNS = 17,      /* u64: sandboxes ended since start */
-  RAMET_TAG_ROOTS = 18,     /* u32 */
-  RAMET_TAG_PROGRAM = 19,   /* text: version of core */
-  RAMET_TAG_LANES = 20,     /* u32 */
-  RAMET_TAG_IDLE_NS = 21,   /* u64: since a request for a sandbox arrived, or a run ended */
+  RAMET_TAG_RUNS = 17, /* u64: sandboxes ended since start */
+  RAMET_TAG_ROOTS = 18, /* u32 */
+  RAMET_TAG_PROGRAM = 19, /* text: version of core */
+  RAMET_TAG_LANES = 20, /* u32 */
+  RAMET_TAG_IDLE_NS = 21, /* u64: since a request for a sandbox arrived, or a run ended */
   RAMET_TAG_SNAPSHOT_MEMORY = 22, /* u64: bytes that stems and spares take */
   RAMET_TAG_CGROUPS = 24, /* text: version and controllers of the cgroups that sandboxes have; absent: none */
   RAMET_TAG_SNAPSHOT_BUDGET = 23, /* u64: bytes that they may take; 0: no limit */
   /* plan */
-  RAMET_TAG_SANDBOX = 30,   /* u64, chosen by the daemon, never 0 */
-  RAMET_TAG_ROOT = 31,      /* u32, chosen by the daemon, never 0 */
-  RAMET_TAG_FILTER = 32,    /* u32, chosen by the daemon, never 0 */
-  RAMET_TAG_HOSTNAME = 33,  /* text */
+  RAMET_TAG_SANDBOX = 30, /* u64, chosen by the daemon, never 0 */
+  RAMET_TAG_ROOT = 31, /* u32, chosen by the daemon, never 0 */
+  RAMET_TAG_FILTER = 32, /* u32, chosen by the daemon, never 0 */
+  RAMET_TAG_HOSTNAME = 33, /* text */
   RAMET_TAG_DISK_BYTES = 34, /* u64 */
   RAMET_TAG_DISK_INODES = 35, /* u64 */
-  RAMET_TAG_NETWORK = 36,   /* u32: enum ramet_network */
-  RAMET_TAG_RLIMIT = 37,    /* u32 resource, u32 zero, u64 soft, u64 hard; repeated */
+  RAMET_TAG_NETWORK = 36, /* u32: enum ramet_network */
+  RAMET_TAG_RLIMIT = 37, /* u32 resource, u32 zero, u64 soft, u64 hard; repeated */
   RAMET_TAG_PROCESSES = 38, /* u64: most processes and threads of the guest */
-  RAMET_TAG_WALL_NS = 39,   /* u64: from arrival of the request to the end of every process */
-  RAMET_TAG_OWNED = 40,     /* u32: 1 = ends with the control connection */
-  RAMET_TAG_RECORD = 41,    /* bytes */
-  RAMET_TAG_FAULT = 42,     /* u32: enum ramet_step that is to fail with EIO, or FAULT_HOLD (tests) */
-  RAMET_TAG_MEMORY = 43,    /* u64: bytes that all processes and written files together may take; 0: any */
+  RAMET_TAG_WALL_NS = 39, /* u64: from arrival of the request to the end of every process */
+  RAMET_TAG_OWNED = 40, /* u32: 1 = ends with the control connection */
+  RAMET_TAG_RECORD = 41, /* bytes */
+  RAMET_TAG_FAULT = 42, /* u32: enum ramet_step that is to fail with EIO, or FAULT_HOLD (tests) */
+  RAMET_TAG_MEMORY = 43, /* u64: bytes that all processes and written files together may take; 0: any */
   RAMET_TAG_WATCH = 44, /* u64, core to init: the same, where init has to see to it; in results, 1 if it had */
   RAMET_TAG_CPU_QUOTA = 45, /* u64: microseconds of processor time in each 100 ms; 0: any */
   RAMET_TAG_ENTRANCES = 46, /* u32, core to init: that many last descriptors are files that move a fork's process */
@@ -187,6 +192,8 @@ enum ramet_tag {
   RAMET_TAG_STEM_NS = 66, /* u64: from the image to a stem that can be forked */
   RAMET_TAG_BY_TWIN = 67, /* u32: 1 when a parked twin gave the memory, and no page was copied */
   RAMET_TAG_ADDRESS = 68, /* u64, between tracer and core */
+  RAMET_TAG_DROP = 47, /* u32, in SNAPSHOT: 1: what cannot be carried is left out, and told */
+  RAMET_TAG_DROPPED = 48, /* text, a line for each: "pid 57 python: fd 9 is a netlink socket" */
   RAMET_TAG_RESTARTED = 69, /* bytes, tracer to core: struct restarted of capture.h */
   /* results */
   RAMET_TAG_STATUS = 70, /* u32: wait status of the command */

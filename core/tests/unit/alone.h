@@ -29,6 +29,20 @@ control_reply(uint16_t kind, uint64_t request, struct writer *writer)
 }
 
 void
+control_event(uint16_t kind, struct writer *writer)
+{
+  control_reply(kind, 0, writer);
+}
+
+void
+control_reply_fds(uint64_t request, struct writer *writer, const int *fds, int count)
+{
+  (void)fds;
+  (void)count;
+  control_reply(RAMET_OK, request, writer);
+}
+
+void
 control_refuse(uint64_t request, const struct err *err)
 {
   NEED(told_count < 64);
@@ -302,6 +316,35 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
   (void)cgroup;
   (void)limits;
   _exit(EXIT_DEFECT);
+}
+
+int
+snapshot_take(const struct frame *frame, struct lane *session, struct err *err)
+{
+  (void)frame;
+  (void)session;
+  return err_code(err, "internal", "no snapshots here");
+}
+
+void
+snapshot_session_gone(const struct lane *session)
+{
+  (void)session;
+}
+
+uint32_t
+snapshot_number(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return 0;
+}
+
+bool
+snapshot_learn(struct snapshot *snapshot, int twin)
+{
+  (void)snapshot;
+  (void)twin;
+  return false;
 }
 
 #endif

@@ -22,6 +22,7 @@ struct small_image {
   struct image_timer timer;
   struct image_scheduling scheduling;
   struct image_zombie zombie;
+  struct image_lock lock, process_lock;
 };
 
 static inline void
@@ -45,6 +46,8 @@ small_image_init(struct small_image *small)
   small->timer = (struct image_timer){.id = 1, .clock = 1, .notify = 4, .signal = 14, .thread = 2};
   small->scheduling = (struct image_scheduling){.processors = {1}};
   small->zombie = (struct image_zombie){.relations = {.pid = 3, .parent = 2, .group = 2, .session = 2}};
+  small->lock = (struct image_lock){.kind = IMAGE_LOCK_WHOLE, .description = IMAGE_OBJECT_IDS};
+  small->process_lock = (struct image_lock){.kind = IMAGE_LOCK_OF_PROCESS, .number = 3, .length = 1};
   small->fd = (struct image_fd){.number = 3, .description = IMAGE_OBJECT_IDS};
 }
 
@@ -67,6 +70,8 @@ small_image_put(const struct small_image *small, struct writer *writer)
   put_bytes(writer, IMAGE_TAG_TIMER, &small->timer, sizeof small->timer);
   put_bytes(writer, IMAGE_TAG_SCHEDULING, &small->scheduling, sizeof small->scheduling);
   put_bytes(writer, IMAGE_TAG_FD, &small->fd, sizeof small->fd);
+  put_bytes(writer, IMAGE_TAG_LOCK, &small->lock, sizeof small->lock);
+  put_bytes(writer, IMAGE_TAG_PROCESS_LOCK, &small->process_lock, sizeof small->process_lock);
   put_bytes(writer, IMAGE_TAG_MAPPING, &small->mapping, sizeof small->mapping);
   put_bytes(writer, IMAGE_TAG_RUN, &small->run, sizeof small->run);
   put_bytes(writer, IMAGE_TAG_MAPPING, &small->shared, sizeof small->shared);

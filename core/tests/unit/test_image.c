@@ -81,6 +81,18 @@ counts_that_do_not_hold_are_refused(void)
 }
 
 static void
+locks_of_nothing_are_refused(void)
+{
+  CHECK(!WITH(lock.description = 77));
+  CHECK(!WITH(lock.kind = IMAGE_LOCK_OF_PROCESS));
+  CHECK(!WITH(lock.kind = 4));
+  CHECK(!WITH(lock.exclusive = 2));
+  CHECK(!WITH(process_lock.kind = IMAGE_LOCK_OF_FILE));
+  CHECK(!WITH(process_lock.start = (uint64_t)1 << 63));
+  CHECK(!WITH(process_lock.length = (uint64_t)INT64_MAX + 1));
+}
+
+static void
 pages_outside_their_mapping_or_their_file_are_refused(void)
 {
   CHECK(WITH(run.offset = 3 * IMAGE_PAGE));
@@ -205,6 +217,7 @@ main(int argc, char **argv)
   RUN(pairs_with_one_end_are_refused);
   RUN(timers_that_cannot_be_are_refused);
   RUN(scheduling_of_no_thread_is_refused);
+  RUN(locks_of_nothing_are_refused);
   RUN(pages_outside_their_mapping_or_their_file_are_refused);
   RUN(mappings_that_overlap_or_are_no_pages_are_refused);
   RUN(shared_memory_needs_an_object_that_is_there);

@@ -346,7 +346,7 @@ what_the_gone_daemon_owned_ends_without_a_word(void)
   struct sandbox *sandbox = sandbox_in(SANDBOX_STANDING, false);
 
   sandbox_owner_gone();
-  CHECK(sandbox->state == SANDBOX_ENDING && sandbox_find(ID) == NULL);
+  CHECK(sandbox->overdue && sandbox_find(ID) == NULL);
   die(sandbox);
   CHECK(told_count == 0);
 }

@@ -186,7 +186,7 @@ a_deadline_ends_every_claimed_sandbox_as_timeout(void)
     bool is_run = states[i] == SANDBOX_RUNNING;
     struct sandbox *sandbox = sandbox_in(states[i], is_run);
     deadline_fired(&sandbox->deadline);
-    if (is_run)
+    if (states[i] != SANDBOX_STARTING)
       deadline_fired(&sandbox->deadline); /* init had its time */
     CHECK(sandbox->state == SANDBOX_ENDING && told_count == 0);
     die(sandbox);
@@ -237,14 +237,48 @@ a_run_whose_init_cannot_be_told_is_killed_at_its_deadline(void)
 static void
 a_kill_ends_a_standing_sandbox_with_an_event(void)
 {
+  static uint8_t buffer[RAMET_FRAME_BYTES];
+  struct sandbox *sandbox = sandbox_in(SANDBOX_STANDING, false);
+  struct writer message = exit_message(SIGKILL);
+  struct frame frame;
+  struct err err = {0};
+
+  CHECK(sandbox_kill(ID, &err) == 0);
+  NEED(frame_receive(far, buffer, &frame, &err) == FRAME_GOT);
+  CHECK(frame.kind == RAMET_INIT_END && sandbox->state == SANDBOX_STANDING && told_count == 0);
+  CHECK(sandbox_kill(ID, &err) == 0); /* again, which changes nothing */
+  say(sandbox, RAMET_INIT_ENDED, 0, &message);
+  CHECK(told_count == 1 && told_ended(&told[0], 0, RAMET_REASON_KILLED));
+  CHECK(sandbox->state == SANDBOX_ENDING);
+  CHECK(sandbox_kill(ID, &err) < 0);
+  CHECK_TEXT(err.code, "unknown_sandbox");
+  deadline_fired(&sandbox->deadline); /* the namespaces go */
+  die(sandbox);
+  CHECK(told_count == 1);
+}
+
+static void
+a_standing_sandbox_whose_init_does_not_say_that_it_ended_is_killed(void)
+{
   struct sandbox *sandbox = sandbox_in(SANDBOX_STANDING, false);
   struct err err = {0};
 
   CHECK(sandbox_kill(ID, &err) == 0);
+  deadline_fired(&sandbox->deadline); /* init had its time */
+  CHECK(sandbox->state == SANDBOX_ENDING && told_count == 0);
   die(sandbox);
   CHECK(told_count == 1 && told_ended(&told[0], 0, RAMET_REASON_KILLED));
-  CHECK(sandbox_kill(ID, &err) < 0);
-  CHECK_TEXT(err.code, "unknown_sandbox");
+}
+
+static void
+an_end_that_nobody_asked_for_is_hostile(void)
+{
+  struct sandbox *sandbox = sandbox_in(SANDBOX_STANDING, false);
+  struct writer message = exit_message(SIGKILL);
+
+  say(sandbox, RAMET_INIT_ENDED, 0, &message);
+  die(sandbox);
+  CHECK(told_count == 1 && told_ended(&told[0], 0, RAMET_REASON_LOST));
 }
 
 /* Else whoever asked for it waits for ever. */
@@ -282,6 +316,7 @@ an_ending_sandbox_hears_nothing_more_from_its_init(void)
   struct err err = {0};
 
   CHECK(sandbox_kill(ID, &err) == 0);
+  deadline_fired(&sandbox->deadline); /* init had its time */
   for (uint16_t kind = 0; kind < 100; kind++)
     say(sandbox, kind, REQUEST, NULL);
   CHECK(told_count == 0 && sandbox->state == SANDBOX_ENDING);
@@ -361,6 +396,8 @@ main(void)
   RUN(at_the_deadline_of_a_run_init_is_told_to_end_it);
   RUN(a_run_whose_init_cannot_be_told_is_killed_at_its_deadline);
   RUN(a_kill_ends_a_standing_sandbox_with_an_event);
+  RUN(a_standing_sandbox_whose_init_does_not_say_that_it_ended_is_killed);
+  RUN(an_end_that_nobody_asked_for_is_hostile);
   RUN(a_create_that_ends_before_it_stands_is_answered);
   RUN(a_process_that_does_not_die_is_told_as_lingering_once);
   RUN(an_ending_sandbox_hears_nothing_more_from_its_init);

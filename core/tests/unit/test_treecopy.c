@@ -45,7 +45,7 @@ static int
 copy(struct treecopy_count *count)
 {
   struct err err = {0};
-  int result = treecopy(from, to, count, RAMET_STEP_COPY_UPPER, &err);
+  int result = treecopy(from, to, NULL, count, RAMET_STEP_COPY_UPPER, &err);
 
   if (result < 0)
     printf("# %s\n", err.text);

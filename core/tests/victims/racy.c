@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #define MANY 64
 
@@ -83,6 +84,64 @@ VICTIM(instant, "what it has in memory, in a file and in a mapped file is of one
   mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   NEED(mapped != MAP_FAILED);
   until_told(write_everywhere);
+}
+
+/* Memory that two processes share, their pipes and their file: wrong as soon as one of them is of another instant. */
+struct common {
+  uint64_t told, heard;
+};
+
+static struct common *common;
+static int to_other[2], from_other[2];
+static uint64_t said;
+
+static void
+other_process(void)
+{
+  uint64_t n, last = 0, filed;
+
+  while (read(to_other[0], &n, sizeof n) == sizeof n) {
+    CHECK(n == last + 1 && common->told == n, "after %llu came %llu, and %llu is told", (unsigned long long)last,
+          (unsigned long long)n, (unsigned long long)common->told);
+    CHECK(pread(log_fd, &filed, sizeof filed, 0) == sizeof filed && filed == n, "the file has %llu for %llu",
+          (unsigned long long)filed, (unsigned long long)n);
+    last = n;
+    common->heard = n;
+    if (write(from_other[1], &n, sizeof n) != sizeof n)
+      break;
+  }
+  _exit(0);
+}
+
+static void
+tell_other(void)
+{
+  uint64_t n;
+
+  said++;
+  common->told = said;
+  CHECK(pwrite(log_fd, &said, sizeof said, 0) == sizeof said, "write: %s", strerror(errno));
+  CHECK(write(to_other[1], &said, sizeof said) == sizeof said, "tell: %s", strerror(errno));
+  CHECK(read(from_other[0], &n, sizeof n) == sizeof n && n == said && common->heard == said,
+        "%llu is heard for %llu", (unsigned long long)common->heard, (unsigned long long)said);
+}
+
+VICTIM(together, "two processes have in memory, in a file and in pipes what is of one instant")
+{
+  log_fd = open("log", O_RDWR | O_CREAT, 0600);
+  common = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NEED(log_fd >= 0 && common != MAP_FAILED && pipe(to_other) == 0 && pipe(from_other) == 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    close(to_other[1]);
+    other_process();
+  }
+  close(to_other[0]);
+  close(from_other[1]);
+  until_told(tell_other);
+  close(to_other[1]);
+  int status;
+  CHECK(waitpid(pid, &status, 0) == pid && status == 0, "the other's end: %#x", status);
 }
 
 static void *

@@ -6,7 +6,6 @@
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
 #include <mqueue.h>
-#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
@@ -75,9 +74,9 @@ VICTIM(terminal, "fd 3 is a terminal")
   await_go();
 }
 
-VICTIM(lock, "fd 3 is a file with a lock")
+VICTIM(lease, "fd 3 is a file with a lease")
 {
-  NEED(open("locked", O_RDWR | O_CREAT, 0600) == 3 && flock(3, LOCK_EX) == 0);
+  NEED(open("leased", O_RDWR | O_CREAT, 0600) == 3 && fcntl(3, F_SETLEASE, F_WRLCK) == 0);
   ready();
   await_go();
 }

@@ -1,125 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Several processes: what each is to the others, and what they have in common. */
-#include "victim.h"
+#include "trees.h"
 
-#include <dirent.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-/* ---- what all can see ----------------------------------------------------------------------------------------- */
-
-#define VIEW_BYTES 16384
-
-static char
-state_of(pid_t pid, char line[256])
-{
-  char path[64], text[1024];
-
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int fd = open(path, O_RDONLY);
-  ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-  if (fd >= 0)
-    close(fd);
-  if (length <= 0)
-    return 0;
-  text[length] = 0;
-  char *name = strchr(text, '('), *end = strrchr(text, ')');
-  char state;
-  int parent, group, session;
-  *end = 0;
-  if (sscanf(end + 2, "%c %d %d %d", &state, &parent, &group, &session) != 4)
-    return 0;
-  snprintf(line, 256, "%d %s%s below %d, group %d, session %d\n", pid, name + 1, state == 'Z' ? " (ended)" : "",
-           parent, group, session);
-  return state;
-}
-
-static int
-by_number(const void *a, const void *b)
-{
-  return *(const int *)a - *(const int *)b;
-}
-
-/* Numbers, names, parents, groups and sessions of all processes. */
-static void
-view(char out[VIEW_BYTES])
-{
-  int pids[512], count = 0;
-  DIR *dir = opendir("/proc");
-  size_t used = 0;
-
-  NEED(dir);
-  for (struct dirent *entry; (entry = readdir(dir)) && count < 512;)
-    if (atoi(entry->d_name) > 1)
-      pids[count++] = atoi(entry->d_name);
-  closedir(dir);
-  qsort(pids, (size_t)count, sizeof *pids, by_number);
-  out[0] = 0;
-  for (int i = 0; i < count; i++) {
-    char line[256];
-    if (state_of(pids[i], line) && used + strlen(line) < VIEW_BYTES)
-      used += (size_t)sprintf(out + used, "%s", line);
-  }
-}
-
-/* Where those that have come to their place are counted. */
-static int *arrived;
-
-static void
-meet(void)
-{
-  arrived = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  NEED(arrived != MAP_FAILED);
-}
-
-static void
-arrive(void)
-{
-  __atomic_add_fetch(arrived, 1, __ATOMIC_SEQ_CST);
-}
-
-/* Until so many have come, and every process but this one sleeps or has ended. */
-static void
-settle(int others)
-{
-  char line[256];
-
-  for (bool rests = false; !rests;) {
-    DIR *dir = opendir("/proc");
-    rests = __atomic_load_n(arrived, __ATOMIC_SEQ_CST) == others;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-      pid_t pid = atoi(entry->d_name);
-      char state = pid > 1 && pid != getpid() ? state_of(pid, line) : 'S';
-      rests &= state == 'S' || state == 'Z';
-    }
-    closedir(dir);
-    if (!rests)
-      nanosleep(&(struct timespec){0, 2000000}, NULL);
-  }
-}
-
-static char before[VIEW_BYTES], after[VIEW_BYTES];
-
-static void
-compare_views(void)
-{
-  view(after);
-  for (char *a = before, *b = after; *a || *b;) {
-    size_t m = strcspn(a, "\n"), n = strcspn(b, "\n");
-    CHECK(m == n && memcmp(a, b, m) == 0, "\"%.*s\" was \"%.*s\"", (int)n, b, (int)m, a);
-    a += m + (a[m] != 0);
-    b += n + (b[n] != 0);
-  }
-}
 
 static void
 be(const char *name)
@@ -466,7 +360,8 @@ VICTIM(own, "each has its own memory, directory, limits, mask, handlers, timers 
     char where[256];
     struct sigaction action;
     int counted = __atomic_load_n(&count, __ATOMIC_SEQ_CST);
-    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    for (int turn = 0; turn < 5000 && counted == __atomic_load_n(&count, __ATOMIC_SEQ_CST); turn++)
+      nanosleep(&(struct timespec){0, 1000000}, NULL);
     _exit(bytes[0] != 'p' || bytes[4096] != 'c' || bytes[(1 << 20) + 8192] != 'p' || more[(5 << 20) - 1] != 'm' ? 1
           : mincore(bytes + (2 << 20), 4096, (unsigned char[1]){0}) == 0                                        ? 2
           : umask(0) != 077                                                                                     ? 3
@@ -673,4 +568,44 @@ VICTIM(polled, "an epoll and an event counter that both have")
   await_go();
   check_child(&child, "the child");
   CHECK(epoll_wait(epoll, &event, 1, 1000) == 1 && event.data.u64 == 77, "the parent's epoll");
+}
+
+static bool
+range(int fd, int command, short type, off_t start, off_t length, struct flock *out)
+{
+  *out = (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length};
+  return fcntl(fd, command, out) == 0;
+}
+
+VICTIM(locks, "locks of files: of processes, of open files, whole")
+{
+  struct told_child child;
+  struct flock lock;
+
+  meet();
+  int ranges = open("ranges", O_RDWR | O_CREAT, 0600), opened = open("ranges", O_RDWR),
+      whole = open("whole", O_CREAT, 0600);
+  int nameless = memfd_create("nameless", 0);
+  NEED(ranges >= 0 && whole >= 0 && flock(whole, LOCK_EX) == 0 && range(ranges, F_SETLK, F_WRLCK, 10, 5, &lock) &&
+       range(opened, F_OFD_SETLK, F_RDLCK, 100, 0, &lock) && range(nameless, F_SETLK, F_WRLCK, 0, 0, &lock));
+  CHILD(child);
+  if (child.pid == 0) {
+    bool took = range(ranges, F_SETLK, F_WRLCK, 20, 1, &lock);
+    await_parent(&child);
+    int again = open("whole", O_RDONLY), other = open("ranges", O_RDWR);
+    _exit(!took                                                                                             ? 1
+          : !range(ranges, F_GETLK, F_WRLCK, 0, 20, &lock) || lock.l_pid != getppid() || lock.l_start != 10 ? 2
+          : lock.l_len != 5 || lock.l_type != F_WRLCK                                                       ? 3
+          : flock(whole, LOCK_EX | LOCK_NB) < 0                                                             ? 4
+          : flock(again, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK                                    ? 5
+          : range(other, F_OFD_SETLK, F_WRLCK, 200, 1, &lock)                                               ? 6
+          : !range(nameless, F_GETLK, F_RDLCK, 0, 1, &lock) || lock.l_pid != getppid()                      ? 7
+                                                                                                            : 0);
+  }
+  settle(1);
+  ready();
+  await_go();
+  CHECK(range(ranges, F_GETLK, F_RDLCK, 15, 0, &lock) && lock.l_type == F_WRLCK && lock.l_pid == child.pid,
+        "the child's lock: %d of %d", lock.l_type, lock.l_pid);
+  check_child(&child, "the child");
 }

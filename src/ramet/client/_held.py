@@ -1,7 +1,7 @@
 """What a client holds of a sandbox that stays, without any waiting in it: its session, and its streams' ends.
 
-All ends are non-blocking. The session is the sandbox's life line: when it is closed the daemon ends the
-sandbox, unless that is detached.
+All ends are non-blocking. The session is the sandbox's life line: when it is closed the sandbox ends, unless
+that is detached. It leads to the daemon, or for what was forked over a lane to core.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ramet.wire import messages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ramet.client._forks import CoreLine, KnownFork
     from ramet.models.results import Captured, CommandResult
 
 
@@ -139,35 +140,76 @@ class Outflow:
             os.close(descriptor)
 
 
+class DaemonLine:
+    """What is said over a session with the daemon."""
+
+    @staticmethod
+    def hear(session: socket.socket, _info: SandboxInfo) -> SandboxInfo | None:
+        """How the sandbox ended; None when nobody can tell. Raises BlockingIOError when it has not."""
+        try:
+            received = messages.receive(session)
+        except DaemonError:
+            return None
+        if received is None:
+            return None
+        message, fds = received
+        close_all(fds)
+        return SandboxInfo.from_wire(message["ended"])
+
+    @staticmethod
+    def ask_end(session: socket.socket) -> None:
+        """Have the sandbox ended. Raises OSError."""
+        messages.send(session, {"op": "kill"})
+
+    @staticmethod
+    def ask_signal(session: socket.socket, _info: SandboxInfo, number: int) -> None:
+        """Have its command sent a signal. Raises OSError."""
+        messages.send(session, {"op": "signal", "number": number})
+
+
 class Held:
     """A sandbox in the hands of this process."""
 
-    def __init__(self, info: dict[str, Any], fds: list[int], *, owner: bool = True) -> None:
-        """Takes `fds`: session, stdin, stdout, stderr, and a kernel's channel; or the session alone."""
+    def __init__(
+        self,
+        info: SandboxInfo | dict[str, Any],
+        fds: list[int],
+        line: type[DaemonLine | CoreLine] = DaemonLine,
+        *,
+        owner: bool = True,
+    ) -> None:
+        """Takes `fds`: session, stdin, stdout, stderr, and a kernel's channel; or the session alone.
+
+        `line`: who is at its end.
+        """
         session, *streams = fds
         self.owner = owner
         """Whether the sandbox is to end with this, unless it is detached."""
         feed, out, err, *channel = streams or (-1, -1, -1)
-        self.session = socket.socket(fileno=session)
+        self.session = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, session)
+        self.line = line
         self.stdin = Outflow(feed)
         self.stdout = Inflow(out)
         self.stderr = Inflow(err)
         if not streams:
             self.stdin.elsewhere = self.stdout.elsewhere = self.stderr.elsewhere = True
-        self.info = SandboxInfo.from_wire(info)
+        self.info = info if isinstance(info, SandboxInfo) else SandboxInfo.from_wire(info)
         self.channel = socket.socket(fileno=channel[0]) if channel else None
         self.lost = False
+        self.known: KnownFork | None = None
+        """What core needs to know to fork it, where that is known."""
+        self.forked = False
         _all_held.add(self)
         for number in fds:
             os.set_blocking(number, False)
 
     @property
     def ended(self) -> bool:
-        """True when the daemon has told of its end."""
+        """True when its end was told."""
         return self.info.end is not None
 
     def hear(self) -> bool:
-        """Look whether the daemon told of the end. Raises DaemonLost when it cannot any more."""
+        """Look whether the end was told. Raises DaemonLost when nobody can any more."""
         if self.ended:
             return True
         if self.session.fileno() < 0:
@@ -175,18 +217,16 @@ class Held:
         if self.lost:
             raise self.daemon_lost()
         try:
-            received = messages.receive(self.session)
+            heard = self.line.hear(self.session, self.info)
         except BlockingIOError:
             return False
-        except (OSError, DaemonError):
-            received = None
-        if received is None:
+        except OSError:
+            heard = None
+        if heard is None:
             self.lost = True
             raise self.daemon_lost()
-        message, fds = received
-        close_all(fds)
-        self.info = SandboxInfo.from_wire(message["ended"])
-        return True
+        self.info = heard
+        return heard.end is not None
 
     def daemon_lost(self) -> DaemonLost:
         """The error for a sandbox of which nobody tells any more."""
@@ -195,16 +235,16 @@ class Held:
         return DaemonLost("daemon_lost", f"the daemon is gone that had the sandbox {name}, which {what}")
 
     def ask_end(self) -> None:
-        """Ask the daemon to end it, if it has not ended."""
+        """Have it ended, if it has not ended."""
         if not self.ended and self.session.fileno() >= 0:
             with contextlib.suppress(OSError):
-                messages.send(self.session, {"op": "kill"})
+                self.line.ask_end(self.session)
 
     def ask_signal(self, number: int) -> None:
-        """Ask the daemon to send its command a signal, if it has not ended."""
+        """Have its command sent a signal, if it has not ended."""
         if not self.ended and self.session.fileno() >= 0:
             with contextlib.suppress(OSError):
-                messages.send(self.session, {"op": "signal", "number": number})
+                self.line.ask_signal(self.session, self.info, number)
 
     def close(self) -> None:
         """Let go of it."""

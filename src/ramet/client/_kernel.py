@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     Callback = Callable[[bytes], Any]
 
-RECEIVE = 1 << 18
+RECEIVE = 1 << 16
+"""A packet has half of it. More would be memory of its own for each, mapped and unmapped."""
 RESULTS_MAX = 1000
 """Most results of one piece of code that are kept; the callback hears of all."""
 REASONS = frozenset({"ok", "error", "interrupted", "exit"})

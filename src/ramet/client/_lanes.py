@@ -1,8 +1,8 @@
-"""Lanes: runs that go straight to core.
+"""Lanes: runs and forks that go straight to core.
 
-A client that runs a second command asks the daemon for a lane, a connection to core that carries nothing but
-runs, and for the beginning that all its plans have in common. After that a run wakes one process less. The
-daemon is asked again when the beginning may be out of date, and whenever core does not know it any more.
+A client that runs a second command asks the daemon for a lane, a connection to core, and for the beginning
+that all its plans have in common. After that a run wakes one process less. The daemon is asked again when the
+beginning may be out of date, and whenever core does not know it any more. Forks: `_forks`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ramet._descriptors import close_all
 from ramet.client._exchange import Link, Made, Stale
@@ -23,6 +23,8 @@ from ramet.native.faults import error_of
 from ramet.native.runs import Beginning, explained, run_end
 
 if TYPE_CHECKING:
+    from ramet.client._forks import Key as ForkKey
+    from ramet.client._forks import KnownFork
     from ramet.models.limits import Limits
     from ramet.models.operations import Python, RunRequest
 
@@ -49,7 +51,7 @@ class Known:
 
 
 class Lane(Link):
-    """A lane in use or idle. One run at a time."""
+    """A lane in use or idle. One run at a time, or the requests of one fork."""
 
     def __init__(self, sock: socket.socket, core_id: str) -> None:
         super().__init__(sock)
@@ -59,6 +61,12 @@ class Lane(Link):
         # Numbers are core's to refuse when they meet; random ones of this size do not.
         self._sandbox = int.from_bytes(os.urandom(7), "little") << 4
         self._buffer = bytearray(p.FRAME_BYTES)
+
+    def of(self, known: Known | KnownFork) -> Self:
+        """Itself, for what a run needs to know."""
+        if isinstance(known, Known):
+            self.known = known
+        return self
 
     def run(self, request: RunRequest, fds: list[int]) -> None:
         """Ask for a run. Raises Stale, RametError."""
@@ -102,7 +110,7 @@ class Lane(Link):
 
 
 class Lanes:
-    """What one client knows: idle lanes, and beginnings by interpreter and limits.
+    """What one client knows: idle lanes, beginnings by interpreter and limits, snapshots by their keys.
 
     Each operation on the collections is atomic; a lock could be left locked by a fork of a threaded program.
     """
@@ -110,6 +118,8 @@ class Lanes:
     def __init__(self) -> None:
         self.idle: list[Lane] = []
         self._known: dict[Key, Known] = {}
+        self._forks: dict[ForkKey, KnownFork] = {}
+        self._forked: set[ForkKey] = set()
 
     def known(self, request: RunRequest) -> Known | None:
         """The beginning for `request`, unless it is not known or out of date."""
@@ -127,7 +137,7 @@ class Lanes:
         known = self._known[_key(request)] = Known(answer)
         return known
 
-    def take(self, known: Known | None) -> Lane | None:
+    def take(self, known: Known | KnownFork | None) -> Lane | None:
         """An idle lane to the core that `known` is of."""
         while known is not None and self.idle:
             try:
@@ -135,19 +145,39 @@ class Lanes:
             except IndexError:  # another thread was faster
                 return None
             if lane.core_id == known.core_id and lane.is_alive():
-                lane.known = known
-                return lane
+                return lane.of(known)
             lane.close()
         return None
 
-    def add(self, request: RunRequest, answer: dict[str, Any], made: list[Made]) -> Lane:
-        """A lane that came with what the daemon said of `request`."""
-        known = self.learn(request, answer)
+    def add(self, known: Known | KnownFork, made: list[Made]) -> Lane:
+        """A lane that came with what the daemon said."""
         if not made or not made[0].fds:
             raise DaemonLost("malformed", "the daemon answered without a lane")
-        lane = Lane(socket.socket(fileno=made[0].fds.pop(0)), known.core_id)
-        lane.known = known
-        return lane
+        return Lane(socket.socket(fileno=made[0].fds.pop(0)), known.core_id).of(known)
+
+    def forked_before(self, key: ForkKey) -> bool:
+        """Whether a snapshot is forked again. A program that forks once would wake two processes for it."""
+        if key in self._forked:
+            return True
+        if len(self._forked) >= BEGINNINGS_MAX:
+            self._forked.clear()
+        self._forked.add(key)
+        return False
+
+    def known_fork(self, key: ForkKey) -> KnownFork | None:
+        """What the plans of a snapshot's children have in common, if the daemon was asked."""
+        return self._forks.get(key)
+
+    def learn_fork(self, key: ForkKey, known: KnownFork) -> KnownFork:
+        """Remember what the daemon said of a snapshot."""
+        if len(self._forks) >= BEGINNINGS_MAX:
+            self._forks.clear()
+        self._forks[key] = known
+        return known
+
+    def forget_fork(self, key: ForkKey) -> None:
+        """It is not true any more."""
+        self._forks.pop(key, None)
 
     def close(self) -> None:
         """Close every idle lane."""

@@ -2,7 +2,8 @@
 
 A daemon that slept takes longer to wake up than core to run `true`; so a client that runs more than one
 command gets a connection of its own to core, and the beginning of its plans, which is all that the daemon
-would add to a request. Core takes nothing but RUN over it, and ends what came over it when it closes.
+would add to a request. Core takes runs over it, which end when it closes, and forks of snapshots, each of
+which brings a session of its own; the daemon hears of those.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Lanes:
 
 
 async def open_lane(core: Core) -> int:
-    """The client's end of a new lane."""
+    """The client's end of a new lane. Raises RametError."""
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:

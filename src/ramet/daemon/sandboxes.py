@@ -19,7 +19,6 @@ from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
 
 if TYPE_CHECKING:
     from ramet.daemon.server import Connection
-    from ramet.engine.channels import Channel
     from ramet.engine.sandboxes import Sandboxes
     from ramet.engine.standing import Sandbox
     from ramet.models.commands import SandboxLaneRequest
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from ramet.models.sandboxes import (
         BeginRequest,
         CreateRequest,
+        ForkLaneInfo,
+        ForkLaneRequest,
         ForkReport,
         ForkRequest,
         ListRequest,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         SnapshotName,
         SnapshotRequest,
     )
+    from ramet.native.channels import Channel
 
 Perform = Callable[[Any, "Connection"], Awaitable[Any]]
 
@@ -47,10 +49,11 @@ class SandboxOperations:
         self.table: dict[str, Perform] = {
             "sandbox.create": self._create,
             "sandbox.fork": self._fork,
+            "sandbox.lane": self._lane,
             "sandbox.snapshot": self._snapshot,
             "sandbox.kill": self._kill,
             "sandbox.list": self._list,
-            "sandbox.lane": self._lane,
+            "sandbox.commands": self._commands,
             "sandbox.begin": self._begin,
             "sandbox.attach": self._attach,
             "snapshot.list": self._list_snapshots,
@@ -68,6 +71,12 @@ class SandboxOperations:
 
         return await self._sandboxes.fork(request, deliver, lambda: not client.closed)
 
+    async def _lane(self, request: ForkLaneRequest, client: Connection) -> ForkLaneInfo:
+        core, info = await self._sandboxes.fork_lane(request)
+        if request.socket:
+            client.pass_on({"made": 0, "info": {}}, [await open_lane(core)])
+        return info
+
     async def _snapshot(self, request: SnapshotRequest, client: Connection) -> Snapshot:
         taken = await self._sandboxes.snapshot(request)
         if client.closed:
@@ -79,13 +88,13 @@ class SandboxOperations:
         return await self._sandboxes.kill(request.sandbox)
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
-        return SandboxList(self._sandboxes.told(request))
+        return SandboxList(await self._sandboxes.told(request))
 
     async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
         return (await self._sandboxes.begin(request)).info()
 
     async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
-        sandbox = self._sandboxes.find(request.sandbox)
+        sandbox = await self._sandboxes.find(request.sandbox)
         fds: list[int] = []
         try:
             fds = sandbox.lend()
@@ -99,8 +108,8 @@ class SandboxOperations:
         client.pass_on({"made": 0, "info": sandbox.info().to_wire()}, fds)
         return sandbox.info()
 
-    async def _lane(self, request: SandboxLaneRequest, client: Connection) -> SandboxLane:
-        sandbox = self._sandboxes.look_up(request.sandbox, ended=request.ended)
+    async def _commands(self, request: SandboxLaneRequest, client: Connection) -> SandboxLane:
+        sandbox = await self._sandboxes.look_up(request.sandbox, ended=request.ended)
         if request.ending:
             await self._sandboxes.wait_gone(sandbox)
         if not sandbox.core.alive or (sandbox.end is not None and not request.ended):

@@ -1,29 +1,34 @@
 """Children that were forked ahead, of templates that ask for some: handed out at once, and made up for later.
 
 A child has been told that it is one, and has run nothing once, so that its first answer finds memory of its
-own (docs/reference/kernels.md). It is handed out once, and is the first to go when memory becomes scarce.
+own (docs/reference/kernels.md). Then it is offered: core keeps its streams and gives them to who claims it
+first, a client over a lane or this daemon for one. So it is handed out once, and one that is given up, as it
+is first when memory becomes scarce, is nobody's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ramet.engine import memory
-from ramet.errors import RametError
+from ramet.errors import DaemonLost, RametError
 from ramet.kernels import get, names
 from ramet.models.sandboxes import Child
 from ramet.models.templates import KEY, WARM_CHILDREN_MAX
+from ramet.native import _protocol as p
+from ramet.native.channels import Channel
+from ramet.native.frames import u32, u64
 
 if TYPE_CHECKING:
-    from ramet.engine.channels import Channel
     from ramet.engine.snapshots import Image
     from ramet.engine.standing import Sandbox
+    from ramet.native.frames import Frame
 
 Ready = tuple["Sandbox", "Channel"]
 SCARCE = 0.08
@@ -48,22 +53,29 @@ class Ahead:
         """`make` gives a child of an image; `spawn` runs a coroutine in the daemon's task group."""
         self._make = make
         self._spawn = spawn
-        self._ready: dict[str, deque[Ready]] = {}
+        self._ready: dict[str, dict[int, Sandbox]] = {}
         self._filling: set[str] = set()
         self._watching: set[str] = set()
         self._closed = asyncio.Event()
 
-    def take(self, image: Image, own: Child, *, detach: bool) -> Ready | None:
+    async def take(self, image: Image, own: Child, *, detach: bool) -> Ready | None:
         """A child that is ready, unless one with something of its own is asked for."""
         if detach or own.name is not None or own.limits or own.timeout is not None or image.name is None:
             return None
-        ready = self._ready.get(image.name, ())
-        while ready:
-            sandbox, channel = ready.popleft()
-            if not sandbox.ending and sandbox.core is image.core:
-                return sandbox, channel
+        if not self._ready.get(image.name):
+            return None
+        try:
+            found, fds = await image.core.connection.fetch(p.CLAIM, u32(p.TAG_SNAPSHOT, image.number))
+        except RametError:
+            return None  # clients were faster
+        channel = Channel.of_near(fds)
+        number = found.u64(p.TAG_SANDBOX)
+        sandbox = self._ready.get(image.name, {}).pop(number, None)
+        if sandbox is None or sandbox.ending:
             channel.close()
-        return None
+            image.core.end_sandbox(number)
+            return None
+        return sandbox, channel
 
     def fill(self, image: Image) -> None:
         """Make up for what was taken, in the background."""
@@ -74,19 +86,13 @@ class Ahead:
     def _lacks(self, image: Image) -> bool:
         if self._closed.is_set() or image.dropped:
             return False
-        return len(self._ready.get(image.name or "", ())) < _wanted(image)
+        return len(self._ready.get(image.name or "", ())) < wanted_ahead(image)
 
     async def _fill(self, image: Image, name: str) -> None:
         try:
             with image.used():
                 while self._lacks(image) and not scarce():
-                    made = await self._make(image)
-                    if made[0].ending:
-                        made[1].close()
-                        return
-                    # Anew each time: while this one was made the others may have been given up.
-                    self._ready.setdefault(name, deque()).append(made)
-                    _touch(*made)
+                    await self._offer(name, *await self._make(image))
         except (RametError, OSError):
             return  # the next one who asks is told why
         finally:
@@ -96,6 +102,20 @@ class Ahead:
             elif name not in self._watching and self._ready.get(name):
                 self._watching.add(name)
                 self._spawn(self._watch(name))
+
+    async def _offer(self, name: str, sandbox: Sandbox, channel: Channel) -> None:
+        """Takes `channel`. From core's answer on it may be anybody's."""
+        try:
+            _touch(sandbox, channel)
+            # Before the answer: who claims it in between is told of by an event, which finds it here.
+            self._ready.setdefault(name, {})[sandbox.number] = sandbox
+            payload = u64(p.TAG_SANDBOX, sandbox.number)
+            await sandbox.core.connection.ask(p.OFFER, payload, channel.take_ours())
+        except BaseException:
+            channel.close()
+            self._ready.get(name, {}).pop(sandbox.number, None)
+            sandbox.kill("it could not be kept ready")
+            raise
 
     async def _watch(self, name: str) -> None:
         try:
@@ -108,24 +128,28 @@ class Ahead:
         finally:
             self._watching.discard(name)
 
-    def ended(self, sandbox: Sandbox) -> None:
-        """One that nobody had asked for has ended."""
-        ready = self._ready.get(sandbox.origin.snapshot or "", deque())
-        for one in [one for one in ready if one[0] is sandbox]:
-            ready.remove(one)
-            one[1].close()
+    def gone(self, sandbox: Sandbox) -> None:
+        """One that was ready was claimed, or has ended."""
+        self._ready.get(sandbox.origin.snapshot or "", {}).pop(sandbox.number, None)
 
     def drop(self, name: str) -> None:
-        """Give up the children of a snapshot."""
-        for sandbox, channel in self._ready.pop(name, ()):
-            channel.close()
-            sandbox.kill("it was made ahead and not needed")
+        """Give up the children of a snapshot, but for those that somebody has claimed meanwhile."""
+        for sandbox in self._ready.pop(name, {}).values():
+            if sandbox.core.alive:
+                payload, reply = u64(p.TAG_SANDBOX, sandbox.number), functools.partial(_withdrawn, sandbox)
+                with contextlib.suppress(DaemonLost):
+                    sandbox.core.connection.call(p.WITHDRAW, payload, [], reply)
 
     def close(self) -> None:
         """The daemon ends."""
         self._closed.set()
         for name in list(self._ready):
             self.drop(name)
+
+
+def _withdrawn(sandbox: Sandbox, answer: Frame | RametError) -> None:
+    if not isinstance(answer, RametError):
+        sandbox.note = "it was made ahead and not needed"
 
 
 def _touch(sandbox: Sandbox, channel: Channel) -> None:
@@ -153,7 +177,8 @@ def _touch(sandbox: Sandbox, channel: Channel) -> None:
             near.send(data)
 
 
-def _wanted(image: Image) -> int:
+def wanted_ahead(image: Image) -> int:
+    """How many children of a snapshot are to be ready."""
     told = image.notes.get(KEY)
     wanted = told.get("warm_children", 0) if isinstance(told, dict) else 0
     return min(wanted, WARM_CHILDREN_MAX) if isinstance(wanted, int) and image.kernel is not None else 0

@@ -62,8 +62,8 @@ class Core:
         return self.last_sandbox
 
     def next_snapshot(self) -> int:
-        """A number for a snapshot, never 0."""
-        self._last_snapshot = self._last_snapshot % (1 << 31) + 1
+        """A number for a snapshot, never 0. Those from 2**31 on core gives to snapshots of clients."""
+        self._last_snapshot = self._last_snapshot % ((1 << 31) - 1) + 1
         return self._last_snapshot
 
     def run_end(self, frame: frames.Frame) -> RunEnd:
@@ -101,8 +101,8 @@ class Core:
         )
 
     def _event(self, frame: frames.Frame) -> None:
-        """Ends of sandboxes that stay, and of their commands."""
-        self._cores.sandboxes.event(frame)
+        """Of sandboxes that stay: those that clients made past us, and the ends of all."""
+        self._cores.sandboxes.event(self, frame)
 
     def _lost(self, error: RametError) -> None:
         self.alive = False

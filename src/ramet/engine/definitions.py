@@ -67,7 +67,8 @@ class Defined:
             if len(self.beginnings) >= 64:
                 self.beginnings.clear()
             encoded = self.fixed + plan.limits_part(key, self.cgroups)
-            known = self.beginnings[key] = Beginning(encoded, self.environment, self.home)
+            environment = {**self.environment, **plan.environment_of(key)}
+            known = self.beginnings[key] = Beginning(encoded, environment, self.home)
         return known
 
     def create(self, limits: Limits, standing: bytes) -> bytes:
@@ -77,7 +78,8 @@ class Defined:
 
     def spawn(self, request: RunRequest, sandbox: int, streams: bytes) -> bytes:
         """The payload of SPAWN."""
-        environment = environment_part({**self.environment, **request.env})
+        own = {**plan.environment_of(request.limits), **request.env}
+        environment = environment_part({**self.environment, **own})
         return plan.spawn_part(request, sandbox, self.home, streams) + environment
 
 

@@ -6,6 +6,7 @@ by its owner (a defined root, a set of limits).
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import struct
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
 
 HOSTNAME = "ramet"
 MACHINE_SHARE = 0.75
+PROCESSOR_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "GOMAXPROCS",
+    "PYTHON_CPU_COUNT",
+)
 PERIOD_US = 100_000
 """Microseconds; cgroups.h's."""
 _RLIMIT = struct.Struct("<IIQQ").pack
@@ -90,6 +100,19 @@ def _memory(limits: Limits) -> int:
 def _quota(limits: Limits) -> int:
     """Processor time in each period; 0 where the machine has no more to give."""
     return 0 if limits.cpus >= (os.cpu_count() or 1) else max(1000, int(limits.cpus * PERIOD_US))
+
+
+def environment_of(limits: Limits) -> dict[str, str]:
+    """Variables by which runtimes learn what they may use, where that is less than they find.
+
+    nproc(1) reads the first.
+    """
+    found = {}
+    if _quota(limits):
+        found = dict.fromkeys(PROCESSOR_VARIABLES, str(max(1, math.ceil(limits.cpus))))
+    if "memory" in limits.asked():
+        found["GOMEMLIMIT"] = str(limits.memory * 9 // 10)
+    return found
 
 
 def _rlimit(number: int, soft: int, hard: int) -> bytes:

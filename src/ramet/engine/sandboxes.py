@@ -8,6 +8,7 @@ command's end (EXITED) and, when no process is left, of the sandbox's (ENDED); o
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import os
@@ -19,15 +20,15 @@ from typing import TYPE_CHECKING
 
 from ramet._descriptors import close_all
 from ramet.engine import plan
-from ramet.engine.ahead import Ahead
-from ramet.engine.channels import Channel
+from ramet.engine.ahead import Ahead, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
-from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, Unforkable
+from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, SandboxEnded, Unforkable
 from ramet.models.names import near
-from ramet.models.sandboxes import ForkReport, ForkRequest
+from ramet.models.sandboxes import ForkLaneInfo, ForkReport, ForkRequest
 from ramet.native import _protocol as p
+from ramet.native.channels import Channel
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
 from ramet.native.runs import end_of, explained
 
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
         BeginRequest,
         Child,
         CreateRequest,
+        ForkLaneRequest,
         KernelRef,
         ListRequest,
+        OnUnsupported,
         SandboxInfo,
         Snapshot,
         SnapshotRequest,
@@ -84,20 +87,33 @@ class Sandboxes:
 
     # --- looking ------------------------------------------------------------------------------------------
 
-    def find(self, key: str) -> Sandbox:
+    async def find(self, key: str) -> Sandbox:
         """The living sandbox of this id or name.
 
         Raises SandboxEnded when it has ended, InvalidRequest when there never was one, or not for long.
         """
-        return self._found(key, self._living.values()) or self._refuse(key)
+        found = self._found(key, self._living.values())
+        if found is None:
+            await self._hear()
+            found = self._found(key, self._living.values())
+        return found or self._refuse(key)
 
-    def look_up(self, key: str, *, ended: bool) -> Sandbox:
+    async def _hear(self) -> None:
+        """Have core tell of what clients did past us. Whatever it is asked, it tells of that first."""
+        core = self._cores.running
+        if core is not None:
+            with contextlib.suppress(RametError):
+                await core.status()
+
+    async def look_up(self, key: str, *, ended: bool) -> Sandbox:
         """As `find`; with `ended` also one that is remembered."""
+        await self._hear()
         dead = self._found(key, self._past.values()) if ended else None
         return self._found(key, self._living.values()) or dead or self._refuse(key)
 
-    def told(self, request: ListRequest) -> tuple[SandboxInfo, ...]:
+    async def told(self, request: ListRequest) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
+        await self._hear()
         self._forget_old()
         chosen = [*self._living.values(), *(self._past.values() if request.ended else ())]
         named = None
@@ -179,7 +195,7 @@ class Sandboxes:
 
         Raises InvalidRequest, SandboxEnded, IsolationError, DaemonError.
         """
-        sandbox = self.find(request.sandbox)
+        sandbox = await self.find(request.sandbox)
         if request.home is not None:
             environment, _ = sandbox.ground.beginnings()
             sandbox.ground = dataclasses.replace(sandbox.ground, environment=environment, home=request.home)
@@ -214,13 +230,15 @@ class Sandboxes:
             image = await self.snapshots.find(request.snapshot)
             with image.used():
                 return ForkReport(errors=await self._children(image, request, [], deliver, wanted))
-        sandbox = self.find(request.sandbox or "")
+        sandbox = await self.find(request.sandbox or "")
         channels: list[Channel] = []
         sandbox.attach()
         try:
             # While core works on the snapshot.
             kernel = sandbox.origin.kernel
-            image = await self._capture(sandbox, lambda: channels.extend(_channels(request, kernel)))
+            image = await self._capture(
+                sandbox, request.on_unsupported, lambda: channels.extend(_channels(request, kernel))
+            )
             with image.used():
                 image.drop()  # when the last of them is made
                 errors = await self._children(image, request, channels, deliver, wanted)
@@ -245,7 +263,7 @@ class Sandboxes:
             async with window:
                 if not wanted():
                     return None
-                ready = self.ahead.take(image, own, detach=request.detach)
+                ready = await self.ahead.take(image, own, detach=request.detach)
                 if ready is not None:
                     ready[0].hand_out(own.metadata)
                     deliver(number, *ready)
@@ -271,30 +289,13 @@ class Sandboxes:
     ) -> Sandbox:
         """Takes `channel` when it fails. A `spare` is nobody's yet."""
         limits = image.limits.replace(**own.limits) if own.limits else image.limits
-        live = image.name is None
-        origin = Origin(
-            image.command,
-            image.pid,
-            image.parent,
-            image.name,
-            pause_ms=image.pause_ms if live else None,
-            by_twin=image.by_twin if live else None,
-            kernel=image.kernel,
-            epoch=image.epoch + 1,
-            metadata=own.metadata,
-        )
+        origin = _origin_of_child(image, own.metadata)
         sandbox = self._begin(image.core, origin, limits, own.name, request.ttl)
         sandbox.spare = spare
         sandbox.ground = image.ground_of_children()
         try:
-            payload = b"".join(
-                (
-                    u32(p.TAG_SNAPSHOT, image.number),
-                    self._standing(sandbox, own.timeout),
-                    plan.streams_part(COMMAND, channel=image.kernel is not None),
-                    plan.limits_part(limits, image.core.cgroups),
-                )
-            )
+            payload = self._standing(sandbox, own.timeout)
+            payload += _plan_of_children(image.core, image.number, image.kernel, limits)
             made = await self._ask(sandbox, p.CREATE, payload, channel.take_theirs())
             _learn_birth(sandbox, made)
             self._stands(sandbox, channel)
@@ -303,6 +304,24 @@ class Sandboxes:
             self._give_up(sandbox)
             raise
         return sandbox
+
+    async def fork_lane(self, request: ForkLaneRequest) -> tuple[Core, ForkLaneInfo]:
+        """What a client needs to fork a snapshot, or a sandbox as it runs, past us; and the core it is for.
+
+        Raises InvalidRequest, SnapshotError, SandboxEnded, and what core answers.
+        """
+        if request.snapshot is None:
+            source = await self.find(request.sandbox or "")
+            origin = dataclasses.replace(source.origin, metadata={})
+            like = Sandbox(source.core, 0, origin, limits=source.limits)
+            like.ground = source.ground
+            return source.core, _fork_lane(like, 0, ahead=False)
+        image = await self.snapshots.find(request.snapshot)
+        limits = image.limits.replace(**request.limits) if request.limits else image.limits
+        child = Sandbox(image.core, 0, _origin_of_child(image, {}), limits=limits)
+        child.ground = image.ground_of_children()
+        ahead = bool(wanted_ahead(image)) and not request.limits
+        return image.core, _fork_lane(child, image.number, ahead=ahead)
 
     async def _make_ahead(self, image: Image) -> tuple[Sandbox, Channel]:
         """A child that nobody has asked for yet."""
@@ -318,17 +337,22 @@ class Sandboxes:
 
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """Keep the state of a sandbox under a name. Raises as `fork` does."""
-        sandbox = self.find(request.sandbox)
+        sandbox = await self.find(request.sandbox)
         async with self.snapshots.reserved(request.name):
             sandbox.attach()
             try:
-                image = await self._capture(sandbox)
+                image = await self._capture(sandbox, request.on_unsupported)
             finally:
                 sandbox.leave()
             image.notes = request.metadata
             return await self.snapshots.keep(request.name, image)
 
-    async def _capture(self, sandbox: Sandbox, meanwhile: Callable[[], object] | None = None) -> Image:
+    async def _capture(
+        self,
+        sandbox: Sandbox,
+        on_unsupported: OnUnsupported,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Image:
         async with sandbox.capturing:
             core = sandbox.core
             number = core.next_snapshot()
@@ -337,6 +361,7 @@ class Sandboxes:
                 if sandbox.end is not None:
                     raise sandbox.refusal()
                 payload = u64(p.TAG_SANDBOX, sandbox.number) + u32(p.TAG_SNAPSHOT, number)
+                payload += u32(p.TAG_DROP, on_unsupported == "drop")
                 asked = core.connection.begin(p.SNAPSHOT, payload, [])
                 if meanwhile is not None:
                     meanwhile()
@@ -357,6 +382,7 @@ class Sandboxes:
             capture_ms=found.u64(p.TAG_CAPTURE_NS) / 1e6,
             stem_ms=found.u64(p.TAG_STEM_NS) / 1e6,
             by_twin=bool(found.u32(p.TAG_BY_TWIN)),
+            left_out=(*sandbox.origin.dropped, *found.text(p.TAG_DROPPED).splitlines()),
             ground=sandbox.ground,
             created=created,
             kernel=sandbox.origin.kernel,
@@ -388,9 +414,10 @@ class Sandboxes:
 
         Raises InvalidRequest.
         """
-        sandbox = self._found(key, self._living.values()) or self._found(key, self._past.values())
-        if sandbox is None:
-            sandbox = self._refuse(key)
+        try:
+            sandbox = await self.find(key)
+        except SandboxEnded:
+            sandbox = self._found(key, self._past.values()) or self._refuse(key)
         sandbox.kill("by request")
         await self.wait_gone(sandbox)
         return sandbox.info()
@@ -414,13 +441,15 @@ class Sandboxes:
 
     # --- core's words -------------------------------------------------------------------------------------
 
-    def event(self, frame: Frame) -> None:
-        """EXITED or ENDED of some sandbox."""
+    def event(self, core: Core, frame: Frame) -> None:
+        """CREATED, EXITED or ENDED of some sandbox."""
         try:
             found = attributes(frame.payload)
             number = found.u64(p.TAG_SANDBOX)
             sandbox = self._living.get(number)
-            if sandbox is None:
+            if frame.kind == p.CREATED:
+                self._made_past_us(core, number, found)
+            elif sandbox is None:
                 # A core that is being adopted tells of ends before it lists who lives.
                 if self._cores.running is None:
                     self._strays.setdefault(number, []).append(frame)
@@ -432,6 +461,26 @@ class Sandboxes:
         except FrameError:
             # Core is not believed less for one frame: what depends on it will time out by name.
             return
+
+    def _made_past_us(self, core: Core, number: int, found: Attributes) -> None:
+        """A client made a sandbox over a lane, or claimed one that was forked ahead."""
+        told = Sandbox.past_us(core, number, found.get(p.TAG_RECORD, b""))
+        image = self.snapshots.of_number(core, found.u32(p.TAG_SNAPSHOT))
+        sandbox = self._living.get(number)
+        if sandbox is not None:
+            sandbox.hand_out({} if told is None else told.origin.metadata, past_daemon=True)
+            self.ahead.gone(sandbox)
+        elif told is not None:
+            told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
+            told.watched = bool(found.u64(p.TAG_WATCH))
+            parent = self._found(told.origin.parent or "", [*self._living.values(), *self._past.values()])
+            if image is not None:
+                told.ground = image.ground_of_children()
+            elif parent is not None:
+                told.ground = parent.ground
+            self._living[number] = told
+        if image is not None:
+            self.ahead.fill(image)
 
     def adopt(self, core: Core, told: Attributes) -> bool:
         """Take over a sandbox that an earlier daemon left; False if it is not to stay."""
@@ -446,7 +495,7 @@ class Sandboxes:
         sandbox.attach()
         sandbox.leave()
         for frame in self._strays.pop(number, []):
-            self.event(frame)
+            self.event(core, frame)
         return True
 
     def adopted(self) -> None:
@@ -496,7 +545,7 @@ class Sandboxes:
         self._living.pop(sandbox.number, None)
         self._past[sandbox.number] = sandbox
         if sandbox.spare:
-            self.ahead.ended(sandbox)
+            self.ahead.gone(sandbox)
         sandbox.finish(end)
         self._forget_old()
 
@@ -543,6 +592,45 @@ def _channels(request: ForkRequest, kernel: KernelRef | None) -> list[Channel]:
     except OSError:
         return made  # the first child without one tells of it
     return made
+
+
+def _origin_of_child(image: Image, metadata: Mapping[str, str]) -> Origin:
+    live = image.name is None
+    return Origin(
+        image.command,
+        image.pid,
+        image.parent,
+        image.name,
+        pause_ms=image.pause_ms if live else None,
+        by_twin=image.by_twin if live else None,
+        dropped=image.left_out,
+        kernel=image.kernel,
+        epoch=image.epoch + 1,
+        metadata=metadata,
+    )
+
+
+def _plan_of_children(core: Core, snapshot: int, kernel: KernelRef | None, limits: Limits) -> bytes:
+    """What the plans of all children of a snapshot with these limits have in common."""
+    return b"".join(
+        (
+            u32(p.TAG_SNAPSHOT, snapshot),
+            plan.streams_part(COMMAND, channel=kernel is not None),
+            plan.limits_part(limits, core.cgroups),
+        )
+    )
+
+
+def _fork_lane(like: Sandbox, snapshot: int, *, ahead: bool) -> ForkLaneInfo:
+    encoded = _plan_of_children(like.core, snapshot, like.origin.kernel, like.limits)
+    return ForkLaneInfo(
+        core_id=f"{like.core.core_id:016x}",
+        number=snapshot,
+        encoded=base64.b64encode(encoded).decode("ascii"),
+        info=like.info(),
+        record=like.told(),
+        ahead=ahead,
+    )
 
 
 def _no_descriptors(error: OSError) -> RametError:

@@ -43,6 +43,7 @@ class Image:
     capture_ms: float
     stem_ms: float
     by_twin: bool
+    left_out: tuple[str, ...]
     ground: Ground
     name: str | None = None
     saved: SnapshotInfo | None = None
@@ -95,6 +96,7 @@ class Image:
             **{
                 **kept,
                 "command": tuple(kept["command"]),
+                "left_out": tuple(kept["left_out"]),
                 "kernel": KernelRef.from_wire(kept["kernel"]),
             },
             core=core,
@@ -108,7 +110,7 @@ class Image:
 
 _KEPT = (
     "parent", "pid", "command", "pause_ms", "memory_bytes", "file_bytes", "processes", "capture_ms",
-    "stem_ms", "by_twin", "created", "kernel", "epoch", "notes",
+    "stem_ms", "by_twin", "left_out", "created", "kernel", "epoch", "notes",
 )  # fmt: skip
 
 
@@ -126,6 +128,7 @@ def told(info: SnapshotInfo) -> Snapshot:
         capture_ms=kept.get("capture_ms", 0.0),
         stem_ms=kept.get("stem_ms", 0.0),
         by_twin=kept.get("by_twin", False),
+        dropped=tuple(kept.get("left_out", ())),
         kernel=KernelRef.from_wire(kept.get("kernel")),
         metadata=kept.get("notes", {}),
         durable=True,
@@ -188,6 +191,11 @@ class Snapshots:
                 known = Image.of_saved(core, *await self._archive.load(name, core))
                 self._images[name] = known
         return known
+
+    def of_number(self, core: Core, number: int) -> Image | None:
+        """The named image that `core` has under a number, if it is there still."""
+        known = self._images.values()
+        return next((one for one in known if one.number == number and one.core is core), None)
 
     async def remove(self, name: str) -> Snapshot:
         """Take it away; what was forked from it goes on. Raises InvalidRequest, SnapshotError."""

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet._descriptors import close_all
-from ramet.engine.channels import Drain
+from ramet.engine.drain import Drain
 from ramet.engine.durable import Ground
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models.limits import Limits
@@ -38,7 +38,8 @@ class Origin:
     """Where a sandbox comes from, and the process that it began with.
 
     `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from; `pause_ms`
-    and `by_twin` are of the live fork that made it. `epoch` counts forks from its first ancestor on.
+    and `by_twin` are of the live fork that made it; `dropped` is what it lacks.
+    `epoch` counts forks from its first ancestor on.
     """
 
     command: tuple[str, ...]
@@ -47,6 +48,7 @@ class Origin:
     snapshot: str | None = None
     pause_ms: float | None = None
     by_twin: bool | None = None
+    dropped: tuple[str, ...] = ()
     kernel: KernelRef | None = None
     epoch: int = 0
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -107,6 +109,8 @@ class Sandbox:
         """Forked ahead, and nobody's yet."""
         self.watched = False
         """Its memory is bounded by its init and not by a cgroup."""
+        self.past_daemon = False
+        """A client made or claimed it over a lane, and core knows when that lets go of it."""
         self.note: str | None = None
         """Who had it ended."""
         self.gone = asyncio.Event()
@@ -137,9 +141,10 @@ class Sandbox:
         """Whether it is told of: it runs, and somebody asked for it."""
         return bool(self.origin.pid) and not self.spare
 
-    def hand_out(self, metadata: Mapping[str, str]) -> None:
+    def hand_out(self, metadata: Mapping[str, str], *, past_daemon: bool = False) -> None:
         """It is somebody's now."""
         self.spare = False
+        self.past_daemon = past_daemon
         self.created = time.time()
         # The life that it was told of, when it was made, is over.
         self.origin = dataclasses.replace(self.origin, epoch=self.origin.epoch + 1, metadata=metadata)
@@ -167,6 +172,7 @@ class Sandbox:
             setup_ms=self.setup_ms,
             pause_ms=origin.pause_ms,
             by_twin=origin.by_twin,
+            dropped=origin.dropped,
             ended=None if self.end is None else self.ended,
             end=self.end,
             note=self.note,
@@ -181,7 +187,11 @@ class Sandbox:
 
     def record(self) -> bytes:
         """What core keeps of it for the next daemon."""
-        data = {
+        return json.dumps(self.told(), separators=(",", ":")).encode()
+
+    def told(self) -> dict[str, Any]:
+        """The record as an object of JSON."""
+        return {
             "version": 1,
             "origin": dataclasses.asdict(self.origin),
             "name": self.name,
@@ -190,18 +200,32 @@ class Sandbox:
             "limits": self.limits.asked(),
             "ground": self.ground.to_record(),
         }
-        return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
     def from_record(cls, core: Core, number: int, record: bytes) -> Sandbox | None:
-        """The sandbox of a record that an earlier daemon wrote; None if it is not for us to keep."""
+        """The detached sandbox of a record that an earlier daemon wrote; None if it is not for us to keep."""
+        sandbox = cls._of_record(core, number, record)
+        return None if sandbox is None or sandbox.ttl is None else sandbox
+
+    @classmethod
+    def past_us(cls, core: Core, number: int, record: bytes) -> Sandbox | None:
+        """The sandbox of a record that a client wrote who made it over a lane; None if that is nonsense."""
+        sandbox = cls._of_record(core, number, record)
+        if sandbox is None or sandbox.ttl is not None or sandbox.name is not None:
+            return None
+        sandbox.past_daemon = True
+        return sandbox
+
+    @classmethod
+    def _of_record(cls, core: Core, number: int, record: bytes) -> Sandbox | None:
         try:
             data: dict[str, Any] = json.loads(record)
-            if data["version"] != 1 or not data["origin"]["pid"] or data["ttl"] is None:
+            if data["version"] != 1 or not data["origin"]["pid"]:
                 return None
             told = data["origin"]
             kernel = KernelRef.from_wire(told["kernel"])
-            origin = Origin(**{**told, "command": tuple(told["command"]), "kernel": kernel})
+            lists = {name: tuple(told[name]) for name in ("command", "dropped")}
+            origin = Origin(**{**told, **lists, "kernel": kernel})
             limits = Limits.of(data["limits"])
             sandbox = cls(
                 core,
@@ -209,7 +233,7 @@ class Sandbox:
                 origin,
                 limits=limits,
                 name=data["name"],
-                ttl=float(data["ttl"]),
+                ttl=None if data["ttl"] is None else float(data["ttl"]),
                 created=data["created"],
             )
             sandbox.ground = Ground.from_record(data["ground"])
@@ -308,6 +332,8 @@ class Sandbox:
     def finish(self, end: RunEnd) -> None:
         """No process is left in it: tell who waits."""
         self.drop_first()
+        if self.past_daemon and end.reason == "killed" and self.note is None:
+            self.note = "its owner had it ended, or went"
         self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
         self.ended = time.time()
         self._stop_timer()

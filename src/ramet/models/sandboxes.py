@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     PerChild: TypeAlias = T | list[T] | tuple[T, ...]
 
+OnUnsupported = Literal["refuse", "drop"]
+"""What becomes of what a fork cannot carry."""
 FORK_MAX = 1000
 """Most children of one call."""
 TTL_S = 300.0
@@ -235,6 +237,7 @@ class ForkRequest:
     children: tuple[Child, ...] = (Child(),)
     detach: bool = False
     ttl: float | None = None
+    on_unsupported: OnUnsupported = "refuse"
 
     @classmethod
     def of(
@@ -249,6 +252,7 @@ class ForkRequest:
         metadata: PerChild[Mapping[str, str] | None] = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: object = "refuse",
     ) -> Self:
         """The checked request for `n` children, with lists of `n` where they differ.
 
@@ -273,11 +277,13 @@ class ForkRequest:
             children,
             flag(detach, "detach"),
             _ttl(ttl, detach=detach),
+            check_on_unsupported(on_unsupported, taken=snapshot is not None),
         )
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON; what has its default is left out."""
         return _given(
+            on_unsupported=None if self.on_unsupported == "refuse" else self.on_unsupported,
             sandbox=self.sandbox,
             snapshot=self.snapshot,
             children=[child.to_wire() for child in self.children],
@@ -298,10 +304,58 @@ class ForkRequest:
             n=len(children),
             detach=data.get("detach", False),
             ttl=data.get("ttl"),
+            on_unsupported=data.get("on_unsupported", "refuse"),
         )
         made = tuple([Child.from_wire(child) for child in children])
         _check_different([child.name for child in made if child.name is not None])
         return dataclasses.replace(checked, children=made)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForkLaneRequest:
+    """What a client needs to have core fork the snapshot, or the running sandbox, past the daemon.
+
+    `limits` are those that the children have otherwise than the snapshot; `socket` asks for a lane, a
+    connection to core.
+    """
+
+    snapshot: str | None = None
+    limits: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
+    socket: bool = True
+    sandbox: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        source = _given(snapshot=self.snapshot, sandbox=self.sandbox)
+        return source | {"limits": dict(self.limits), "socket": self.socket}
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest naming the field at fault."""
+        only(data, ("snapshot", "limits", "socket", "sandbox"))
+        limits = _fork_limits(data.get("limits"))
+        if "wall" in limits:
+            raise InvalidRequest.of("limits.wall", "is each child's own, not what all have in common")
+        name, sandbox = data.get("snapshot"), data.get("sandbox")
+        if (name is None) == (sandbox is None) or (sandbox is not None and limits):
+            raise InvalidRequest.of("sandbox", "a lane is for one snapshot, or for one sandbox as it is")
+        return cls(
+            None if name is None else check_name(check_text(name, "snapshot"), "snapshot"),
+            limits,
+            flag(data.get("socket", True), "socket"),
+            None if sandbox is None else check_sandbox(sandbox),
+        )
+
+
+def check_on_unsupported(value: object, *, taken: bool = False) -> OnUnsupported:
+    """What is to become of what cannot be carried. Raises InvalidRequest naming ``on_unsupported``."""
+    if value == "refuse":
+        return "refuse"
+    if value != "drop":
+        raise InvalidRequest.of("on_unsupported", f"{shown(value)} is neither 'refuse' nor 'drop'")
+    if taken:
+        raise InvalidRequest.of("on_unsupported", "is for what runs: a snapshot has been taken already")
+    return "drop"
 
 
 def per_child(value: Any, n: int, field: str) -> list[Any]:
@@ -379,9 +433,16 @@ class SnapshotRequest:
     sandbox: str
     name: str
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    on_unsupported: OnUnsupported = "refuse"
 
     @classmethod
-    def of(cls, sandbox: str, name: str, metadata: Mapping[str, Any] | None = None) -> Self:
+    def of(
+        cls,
+        sandbox: str,
+        name: str,
+        metadata: Mapping[str, Any] | None = None,
+        on_unsupported: object = "refuse",
+    ) -> Self:
         """The checked request. Raises InvalidRequest."""
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidRequest.of("metadata", "must be a mapping")
@@ -390,17 +451,22 @@ class SnapshotRequest:
         named = check_name(check_text(name, "name"))
         if named in BUILT_IN:
             raise InvalidRequest.of("name", f"{named!r} is a built-in template", code="name_taken")
-        return cls(check_sandbox(sandbox), named, noted)
+        return cls(check_sandbox(sandbox), named, noted, check_on_unsupported(on_unsupported))
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
-        return {"sandbox": self.sandbox, "name": self.name, "metadata": dict(self.metadata)}
+        return {**dataclasses.asdict(self), "metadata": dict(self.metadata)}
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        only(data, ("sandbox", "name", "metadata"))
-        return cls.of(data.get("sandbox", ""), data.get("name", ""), data.get("metadata"))
+        only(data, ("sandbox", "name", "metadata", "on_unsupported"))
+        return cls.of(
+            data.get("sandbox", ""),
+            data.get("name", ""),
+            data.get("metadata"),
+            data.get("on_unsupported", "refuse"),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -534,7 +600,9 @@ class SandboxInfo:
     id of the sandbox that it was forked from, `snapshot` the name of the snapshot, where there was one.
     `setup_ms` counts from the request's arrival in core to the moment when the command ran. `pause_ms` tells
     how long the parent stood still for the fork, `by_twin` whether that copied no page of its memory; both
-    are None for what was not forked from a running sandbox. `single_uid` is true when only one user id exists
+    are None for what was not forked from a running sandbox. `dropped` is what of its ancestors could not be
+    carried and was left out, as was asked: "pid 57 python: fd 9 is a netlink socket".
+    `single_uid` is true when only one user id exists
     inside. `end` is how it ended, `note` who ended it, where the command did not. `kernel` tells of one that
     runs code; `epoch` counts the forks from its first ancestor on; `metadata` is what its maker noted of it.
     `limits` are those that differ from the defaults; `cgroups` says which core has for them.
@@ -554,6 +622,7 @@ class SandboxInfo:
     setup_ms: float = 0.0
     pause_ms: float | None = None
     by_twin: bool | None = None
+    dropped: tuple[str, ...] = ()
     ended: float | None = None
     end: RunEnd | None = None
     note: str | None = None
@@ -578,6 +647,7 @@ class SandboxInfo:
         end = data.get("end")
         more = {
             "command": tuple(data["command"]),
+            "dropped": tuple(data.get("dropped", ())),
             "end": None if end is None else RunEnd._make(end),
             "kernel": KernelRef.from_wire(data.get("kernel")),
         }
@@ -640,7 +710,8 @@ class Snapshot:
 
     `memory_bytes` and `file_bytes` are what is kept of memory and of written files; `pause_ms` is how long
     the sandbox stood still, `capture_ms` how long it took to write down, `stem_ms` to be ready to be forked;
-    `by_twin` says that no page of memory had to be copied for it. `kernel` is that of the sandbox, `metadata`
+    `by_twin` says that no page of memory had to be copied for it; `dropped` what was left
+    out, as was asked. `kernel` is that of the sandbox, `metadata`
     what was noted of the snapshot.
     `sandbox` is the id of the one it was taken of, `created` seconds since the epoch. `durable` says whether
     it survives the end of the daemon; then `disk_bytes` is what it takes on disk by itself, and `parent` the
@@ -657,6 +728,7 @@ class Snapshot:
     capture_ms: float = 0.0
     stem_ms: float = 0.0
     by_twin: bool = False
+    dropped: tuple[str, ...] = ()
     kernel: KernelRef | None = None
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     durable: bool = False
@@ -671,7 +743,8 @@ class Snapshot:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
-        return cls(**{**data, "kernel": KernelRef.from_wire(data.get("kernel"))})
+        more = {"kernel": KernelRef.from_wire(data.get("kernel")), "dropped": tuple(data.get("dropped", ()))}
+        return cls(**{**data, **more})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -695,6 +768,33 @@ class ForkReport:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
         return cls(**{**data, "errors": tuple([(number, error) for number, error in data["errors"]])})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForkLaneInfo:
+    """What the plans of all children of a snapshot have in common, and which core understands it.
+
+    `encoded` is base64 of attributes of core/PROTOCOL.md, SNAPSHOT first, `number` the snapshot's there; of
+    a running sandbox there is none yet. `info` is what is told of a child, or of that sandbox, `record` what
+    core is to keep of it; both without what is the child's own. `ahead` says whether children are forked
+    ahead, and may be claimed.
+    """
+
+    core_id: str
+    number: int
+    encoded: str
+    info: SandboxInfo
+    record: Mapping[str, Any]
+    ahead: bool
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**{name: getattr(self, name) for name in self.__slots__}, "info": self.info.to_wire()}
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON."""
+        return cls(**{**data, "info": SandboxInfo.from_wire(data["info"])})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -52,6 +52,9 @@ LOAD_SNAPSHOT = 17
 LANE = 18
 SIGNAL = 20
 CLOSE_LANES = 19
+OFFER = 21
+CLAIM = 22
+WITHDRAW = 23
 START = 24
 ATTACH = 25
 COMMANDS = 26
@@ -76,6 +79,7 @@ ERROR = 33
 EXITED = 34
 ENDED = 35
 READY = 36
+CREATED = 37
 INIT_PREPARE = 64
 INIT_ENTER = 65
 INIT_SPAWN = 66
@@ -89,6 +93,7 @@ INIT_ENTERED = 81
 INIT_SPAWNED = 82
 INIT_EXITED = 83
 INIT_FAILED = 84
+INIT_ENDED = 85
 INIT_CONNECTED = 86
 TRACER_TWIN = 96
 
@@ -150,6 +155,8 @@ TAG_CAPTURE_NS = 65
 TAG_STEM_NS = 66
 TAG_BY_TWIN = 67
 TAG_ADDRESS = 68
+TAG_DROP = 47
+TAG_DROPPED = 48
 TAG_RESTARTED = 69
 TAG_STATUS = 70
 TAG_REASON = 71
@@ -344,6 +351,9 @@ KIND_NAMES = MappingProxyType(
         18: "lane",
         20: "signal",
         19: "close_lanes",
+        21: "offer",
+        22: "claim",
+        23: "withdraw",
         24: "start",
         25: "attach",
         26: "commands",
@@ -368,6 +378,7 @@ KIND_NAMES = MappingProxyType(
         34: "exited",
         35: "ended",
         36: "ready",
+        37: "created",
         64: "init_prepare",
         65: "init_enter",
         66: "init_spawn",
@@ -381,6 +392,7 @@ KIND_NAMES = MappingProxyType(
         82: "init_spawned",
         83: "init_exited",
         84: "init_failed",
+        85: "init_ended",
         86: "init_connected",
         96: "tracer_twin",
     }
@@ -551,6 +563,8 @@ TAG_NAMES = MappingProxyType(
         66: "stem_ns",
         67: "by_twin",
         68: "address",
+        47: "drop",
+        48: "dropped",
         69: "restarted",
         70: "status",
         71: "reason",

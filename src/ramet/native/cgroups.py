@@ -12,12 +12,16 @@ import dataclasses
 import os
 import secrets
 import threading
+import time
 from pathlib import Path
 
 NOTE = "cgroups"
 """File in the runtime directory: one directory a line."""
 WANTED = ("memory", "cpu", "pids")
 PREFIX = "ramet-"
+ABANDONED_S = 60.0
+SHARES = 4 * 1024
+"""Of processor time, for all sandboxes of a core together: as many as of 4 processes."""
 _young: set[str] = set()
 """What was made and no core is in yet."""
 _noting = threading.RLock()
@@ -169,7 +173,18 @@ def give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     if not place.version:
         return None
     with _noting:
+        for parent in {parent for _, parent in place.parents}:
+            _sweep(parent)
         return _give(place, owner, note)
+
+
+def _sweep(parent: str) -> None:
+    """Remove cores' cgroups in which nobody is, and whose note is lost: no core takes so long to start."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(parent):
+            named = entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False)
+            if named and time.time() - entry.stat().st_ctime > ABANDONED_S and not _is_used(entry.path):
+                _remove_tree(entry.path)
 
 
 def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
@@ -181,6 +196,7 @@ def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     try:
         opened = {parent: _make(directory, owner) for parent, directory in made.items()}
         descriptors = [*opened.values()]
+        _weigh(place, made)
     except OSError:
         _young.difference_update(made.values())
         remove_noted(note)
@@ -190,6 +206,13 @@ def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     else:
         words = [f"dir={descriptors[0]}", *[controller for controller, _ in place.parents]]
     return Given(" ".join([str(place.version), *words]), tuple(descriptors), tuple(made.values()))
+
+
+def _weigh(place: Place, made: dict[str, str]) -> None:
+    """In version 1 a cgroup beside processes counts as one of them, and this one holds all sandboxes."""
+    for controller, parent in place.parents:
+        if place.version == 1 and controller == "cpu":
+            Path(made[parent], "cpu.shares").write_text(str(SHARES))
 
 
 def _make(directory: str, owner: tuple[int, int]) -> int:

@@ -162,9 +162,10 @@ class CoreConnection:
             self._loop.remove_writer(self._sock)
 
     def _readable(self) -> None:
-        # A read that finds nothing costs as much as a message, so without much under way there is one read. A
-        # burst is bounded: the daemon's clients must get their turn too.
-        for _ in range(BURST if len(self._replies) > BUSY else 1):
+        # A read that finds nothing costs as much as a message, so without much under way there is one read;
+        # events come several together. A burst is bounded: the daemon's clients must get their turn too.
+        busy = len(self._replies) > BUSY
+        for _ in range(BURST):
             try:
                 frame = frames.receive(self._sock, self._buffer)
             except BlockingIOError:
@@ -178,7 +179,7 @@ class CoreConnection:
                 self._end(DaemonLost("core_lost", "core has ended"))
                 return
             self._dispatch(frame)
-            if self._closed:
+            if self._closed or not (busy or frame.request == 0):
                 return
 
     def _dispatch(self, frame: frames.Frame) -> None:

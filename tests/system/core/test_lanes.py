@@ -39,9 +39,9 @@ def test_requests_over_many_lanes_with_one_number_do_not_meet(core):
 
 
 @pytest.mark.parametrize(
-    "kind", [p.HELLO, p.CREATE, p.KILL, p.LIST, p.STATUS, p.SHUTDOWN, p.LANE, p.SNAPSHOT, 99]
+    "kind", [p.HELLO, p.KILL, p.LIST, p.STATUS, p.SHUTDOWN, p.LANE, p.OFFER, p.WITHDRAW, 99]
 )
-def test_a_lane_carries_nothing_but_runs(core, lane, kind):
+def test_a_lane_carries_nothing_but_runs_and_forks(core, lane, kind):
     code, *_, field = lane.ask(kind).error
     assert (code, field) == ("malformed", "kind")
     assert core.finish(core.start_run(["true"], over=lane), lane).answer.exit_code == 0

@@ -246,15 +246,16 @@ class Engine:
         assert answer.kind == p.OK, answer
         return guest
 
-    def ask_snapshot(self, guest: Guest, *, fault: int = 0) -> tuple[int, _core.Answer]:
+    def ask_snapshot(self, guest: Guest, *, fault: int = 0, drop: bool = False) -> tuple[int, _core.Answer]:
         """Ask for a snapshot; its number, and the answer whatever it is."""
         number = next(self._numbers)
-        return number, self.core.control.answer(self.send_snapshot(guest, number, fault=fault))
+        return number, self.core.control.answer(self.send_snapshot(guest, number, fault=fault, drop=drop))
 
-    def send_snapshot(self, guest: Guest, number: int, *, fault: int = 0) -> int:
+    def send_snapshot(self, guest: Guest, number: int, *, fault: int = 0, drop: bool = False) -> int:
         """Send the request alone; its number."""
         payload = frames.u64(p.TAG_SANDBOX, guest.sandbox) + frames.u32(p.TAG_SNAPSHOT, number)
         payload += frames.u32(p.TAG_FAULT, fault) if fault else b""
+        payload += frames.u32(p.TAG_DROP, 1) if drop else b""
         return self.core.control.send(p.SNAPSHOT, payload)
 
     def snapshot(self, guest: Guest, *, twin: bool = True) -> Snapshot:

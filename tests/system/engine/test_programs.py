@@ -182,7 +182,8 @@ def square(n):
     return n * n, os.getpid()
 def run(pool, n):
     results = pool.map(square, range(n), chunksize=1)
-    return sum(square for square, _ in results) == sum(i * i for i in range(n)) and len({pid for _, pid in results}) <= 3
+    right = sum(square for square, _ in results) == sum(i * i for i in range(n))
+    return right and len({pid for _, pid in results}) <= 3
 counter = multiprocessing.Value("i", 0)
 with multiprocessing.get_context("fork").Pool(3) as pool:
     right = run(pool, 30)
@@ -193,6 +194,50 @@ with multiprocessing.get_context("fork").Pool(3) as pool:
     right = right and run(pool, 60) and slow.get(10) is None
     state = [right, before, counter.value > before]
 print("OK" if state[0] and state[2] else state, flush=True)
+"""
+SQLITE = """
+import os, sqlite3, subprocess, sys
+other = '''
+import sqlite3
+db = sqlite3.connect("/tmp/data", timeout=0, isolation_level=None)
+while True:
+    try:
+        print(db.execute(input()).fetchone(), flush=True)
+    except sqlite3.OperationalError as error:
+        print(error, flush=True)
+'''
+def ask(text):
+    print(text, file=child.stdin, flush=True)
+    return child.stdout.readline().strip()
+COUNT = "select count(*) from t"
+db = sqlite3.connect("/tmp/data", isolation_level=None)
+db.execute(f"pragma journal_mode={sys.argv[1]}")
+db.execute("pragma cache_size=5")
+db.execute("create table t (n integer primary key, text)")
+db.executemany("insert into t values (?, hex(randomblob(200)))", [(n,) for n in range(500)])
+child = subprocess.Popen([sys.executable, "-I", "-c", other], stdin=-1, stdout=-1, text=True)
+assert ask(COUNT) == "(500,)"
+db.execute("begin immediate")
+db.execute("update t set text = 'x' || text where n % 3 = 0")
+db.executemany("insert into t values (?, hex(randomblob(200)))", [(n,) for n in range(500, 600)])
+print("READY", flush=True)
+sys.stdin.readline()
+state = [ask("begin immediate")]
+try:
+    db.executemany("insert into t values (?, 'later')", [(n,) for n in range(600, 700)])
+    db.execute("commit")
+    state += [ask(COUNT)]
+    db.execute("begin immediate")
+    db.execute("delete from t where n >= 650")
+    db.execute("rollback")
+    db.execute("insert into t values (700, 'last')")
+    state += [ask(COUNT), db.execute("pragma integrity_check").fetchone()[0]]
+    state += [db.execute("select count(*) from t where text like 'x%'").fetchone()[0]]
+    state += [ask("insert into t values (701, 'of the other')"), db.execute(COUNT).fetchone()[0]]
+except sqlite3.OperationalError as error:
+    state += [str(error), getattr(error, "sqlite_errorname", "")]
+wanted = ["database is locked", "(700,)", "(701,)", "ok", 167, "None", 702]
+print("OK" if state == wanted else state, flush=True)
 """
 
 
@@ -240,3 +285,8 @@ def test_a_shell_has_its_jobs_its_coprocess_and_how_they_ended_in_every_fork(eng
 @pytest.mark.parametrize("text", [DRIVES, SERVES, POOL], ids=["drives", "serves", "pool"])
 def test_python_goes_on_with_its_child_processes_in_every_fork(engine: Engine, text: str) -> None:
     check(engine, [_payloads.PYTHON, "-I", "-c", text])
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_sqlite_ends_its_transaction_in_every_fork(engine: Engine, journal: str) -> None:
+    check(engine, [_payloads.PYTHON, "-I", "-c", SQLITE, journal])

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from _fake_core import ended, exited
-from ramet.engine.channels import Channel, Drain
 from ramet.engine.cores import Settings
+from ramet.engine.drain import Drain
 from ramet.engine.sandboxes import Sandboxes
 from ramet.engine.standing import COMMAND_SHOWN, Origin, Sandbox, shown_command
 from ramet.models.limits import Limits
@@ -16,6 +16,7 @@ from ramet.models.operations import RunEnd
 from ramet.models.sandboxes import ListRequest
 from ramet.native import _protocol as p
 from ramet.native import frames
+from ramet.native.channels import Channel
 from ramet.native.runs import run_end
 
 END = RunEnd(137, "killed", None, 1.0, 1.0, 1.0, 1.0, 1, 1, single_uid=True, lingering=False)
@@ -217,7 +218,7 @@ async def test_a_sandbox_of_an_earlier_daemon_is_found_by_its_name(core):
     everything = Sandboxes(Cores())
     record = sandbox_of(core, name="web", ttl=60).record()
     assert everything.adopt(core, told(record))
-    assert everything.find("web").id == f"{NUMBER:012x}"
+    assert (await everything.find("web")).id == f"{NUMBER:012x}"
     assert not everything.adopt(core, told(record, owned=1))
     assert not everything.adopt(core, told(b"somebody else's"))
     assert len(everything) == 1
@@ -226,20 +227,20 @@ async def test_a_sandbox_of_an_earlier_daemon_is_found_by_its_name(core):
 
 async def test_an_end_that_core_tells_before_the_list_is_not_lost(core):
     everything = Sandboxes(Cores())
-    everything.event(frames.Frame(p.EXITED, 0, exited(NUMBER, 3 << 8), []))
+    everything.event(core, frames.Frame(p.EXITED, 0, exited(NUMBER, 3 << 8), []))
     assert everything.adopt(core, told(sandbox_of(core, ttl=60).record()))
     assert core.killed == [NUMBER]
     payload = ended(9, p.REASON_KILLED, frames.u64(p.TAG_SANDBOX, NUMBER))
-    everything.event(frames.Frame(p.ENDED, 0, payload, []))
-    (info,) = everything.told(ListRequest(ended=True))
+    everything.event(core, frames.Frame(p.ENDED, 0, payload, []))
+    (info,) = await everything.told(ListRequest(ended=True))
     assert (info.end.reason, info.end.exit_code) == ("exit", 3)
 
 
 async def test_a_malformed_word_of_core_changes_nothing(core):
     everything = Sandboxes(Cores())
     everything.adopt(core, told(sandbox_of(core, ttl=60).record()))
-    everything.event(frames.Frame(p.ENDED, 0, b"\1", []))
-    everything.event(frames.Frame(p.ENDED, 0, frames.u32(p.TAG_SANDBOX, 1), []))
+    everything.event(core, frames.Frame(p.ENDED, 0, b"\1", []))
+    everything.event(core, frames.Frame(p.ENDED, 0, frames.u32(p.TAG_SANDBOX, 1), []))
     assert len(everything) == 1
     everything.close()
 
@@ -248,6 +249,6 @@ async def test_the_dead_are_forgotten_after_a_while(core, monkeypatch):
     everything = Sandboxes(Cores())
     everything.adopt(core, told(sandbox_of(core, ttl=60).record()))
     everything.close()
-    assert len(everything.told(ListRequest(ended=True))) == 1
+    assert len(await everything.told(ListRequest(ended=True))) == 1
     monkeypatch.setattr("ramet.engine.sandboxes.RETENTION_S", -1.0)
-    assert everything.told(ListRequest(ended=True)) == ()
+    assert await everything.told(ListRequest(ended=True)) == ()

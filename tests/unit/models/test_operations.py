@@ -24,7 +24,7 @@ from ramet.models.operations import (
     RunEnd,
     RunRequest,
 )
-from ramet.models.sandboxes import ForkReport, SandboxInfo, SandboxList, Snapshot, SnapshotList
+from ramet.models.sandboxes import ForkLaneInfo, ForkReport, SandboxInfo, SandboxList, Snapshot, SnapshotList
 
 
 def across_the_wire(request):
@@ -151,12 +151,13 @@ def sandbox_results():
     return {
         "sandbox.create": running,
         "sandbox.fork": ForkReport(1.5, 4096, 0, by_twin=False, errors=((3, {"code": "busy"}),)),
+        "sandbox.lane": ForkLaneInfo("c0de", 7, "AAAA", running, {"origin": {}}, ahead=True),
         "sandbox.snapshot": point,
         "sandbox.kill": ended,
         "sandbox.list": SandboxList((running, ended)),
         "sandbox.attach": running,
         "sandbox.begin": running,
-        "sandbox.lane": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
+        "sandbox.commands": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
         "snapshot.list": SnapshotList((point,)),
         "snapshot.remove": point,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ramet.models.sandboxes import SandboxInfo
 
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
+ON_UNSUPPORTED = typer.Option(
+    "refuse", metavar="refuse|drop", help="What becomes of what a fork cannot carry; drop tells what it was."
+)
 _TTL = typer.Option(
     None, "--ttl", metavar="SECONDS", help="How long it lives with nobody asking for it. Default: 300s."
 )
@@ -101,6 +105,7 @@ def fork(
     snapshot: str | None = typer.Option(None, metavar="NAME", help="Fork this snapshot, not a sandbox."),
     n: str = typer.Option("1", "-n", metavar="N", help="How many."),
     name: str | None = typer.Option(None, metavar="NAME", help="A name for the one child."),
+    on_unsupported: str = ON_UNSUPPORTED,
     ttl: str | None = _TTL,
     timeout: str | None = _TIMEOUT,
     as_json: bool = JSON,
@@ -118,9 +123,13 @@ def fork(
         raise InvalidRequest.of("name", f"is for one child, not for {n}")
     arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "names": None if name is None else [name]}
     from ramet.client import fork as fork_it
+    from ramet.models.sandboxes import check_on_unsupported
 
+    arguments["on_unsupported"] = check_on_unsupported(on_unsupported)
     with fork_it(sandbox=source, snapshot=snapshot, n=int(n), detach=True, **arguments) as made:
         _tell_made([one.info for one in made], as_json=as_json)
+        for what in made[0].info.dropped:
+            print(f"ramet: left out: {what}", file=sys.stderr)
     return 0
 
 

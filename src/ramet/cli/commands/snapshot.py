@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 
 import typer
 
-from ramet.cli.commands.sandbox import JSON
+from ramet.cli.commands.sandbox import JSON, ON_UNSUPPORTED
 from ramet.errors import InvalidRequest, RametError
 
 
 def create(
     sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
     name: str | None = typer.Argument(None, metavar="NAME", help="The snapshot's name."),
+    on_unsupported: str = ON_UNSUPPORTED,
     as_json: bool = JSON,
 ) -> int:
     """Keep the state of a running sandbox under a name; it runs on."""
@@ -22,13 +24,17 @@ def create(
         raise InvalidRequest.of(missing, "is missing")
     from ramet.cli.render import size
     from ramet.client import sandboxes
+    from ramet.models.sandboxes import check_on_unsupported
 
-    taken = sandboxes.snapshot(sandbox, name)
+    wanted = check_on_unsupported(on_unsupported)
+    taken = sandboxes.snapshot(sandbox, name, on_unsupported=wanted)
     if as_json:
         print(json.dumps(taken.to_wire()))
     else:
         kept = f"{size(taken.memory_bytes)} of memory and {size(taken.file_bytes)} of files"
         print(f"{taken.name}: {kept}; the sandbox stood still for {taken.pause_ms:.1f} ms")
+        for what in taken.dropped:
+            print(f"ramet: left out: {what}", file=sys.stderr)
     return 0
 
 

@@ -5,6 +5,7 @@ It holds connections, one operation at a time on each, and starts the daemon on 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +14,11 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from ramet._descriptors import close_all
-from ramet.client._backends._async import deliver, in_thread, poll
+from ramet.client._backends._async import deliver, in_thread, poll, ready
 from ramet.client._exchange import Connection, Exchange, Link, Made, Peer, Stale, keep
 from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
-from ramet.errors import DaemonLost
+from ramet.errors import DaemonLost, RametError
 from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report, RunRequest
 from ramet.models.results import CommandResult
@@ -25,7 +26,11 @@ from ramet.wire.places import runtime_path
 
 if TYPE_CHECKING:
     from ramet.client._commands import CoreLink
-    from ramet.client._lanes import Lanes
+    from ramet.client._forks import Forking, KnownFork, Taking
+    from ramet.client._held import Held
+    from ramet.client._lanes import Lane, Lanes
+    from ramet.models.sandboxes import ForkRequest
+    from ramet.native.frames import Attributes
 
 # Core ends a command at its deadline; a daemon that does not say so within this time is beyond help.
 PATIENCE_S = 30.0
@@ -33,6 +38,17 @@ ATTEMPTS = 3
 # A command that is done by then costs one wakeup; one that writes more than a pipe holds waits so long once.
 QUIET_S = 0.004
 ALARM_S = 0.003
+
+
+def _silent() -> DaemonLost:
+    return DaemonLost("daemon_silent", "core does not answer", hint="ramet daemon stop ends it")
+
+
+async def _heard(forking: Forking, timeout: float) -> list[int]:
+    """Which of the sessions that are waited for have something to say."""
+    if (only := forking.only) is not None:
+        return [only] if await ready(only, timeout) else []
+    return [number for number, _ in await poll(forking.poller(), timeout)]
 
 
 def _idempotent(operation: str) -> bool:
@@ -247,11 +263,7 @@ class AsyncClient:
         """
         if not self._ran or request.root is not None or request.fault is not None:
             return await self._connection()
-        if self._lanes is None:
-            from ramet.client._lanes import Lanes
-
-            self._lanes = Lanes()
-        lanes = self._lanes
+        lanes = self._known_lanes()
         known = lanes.known(request)
         if lanes.idle and known is None:
             known = lanes.learn(request, await self.ask("lane", lanes.question(request, socket=False)))
@@ -261,10 +273,124 @@ class AsyncClient:
         made: list[Made] = []
         try:
             answer = await self.ask("lane", lanes.question(request, socket=True), made=made)
-            return lanes.add(request, answer, made)
+            return lanes.add(lanes.learn(request, answer), made)
         finally:
             for one in made:
                 close_all(one.fds)
+
+    def _known_lanes(self) -> Lanes:
+        if self._lanes is None:
+            from ramet.client._lanes import Lanes
+
+            self._lanes = Lanes()
+        return self._lanes
+
+    async def fork_past_daemon(self, request: ForkRequest, patience: float) -> Forking | None:
+        """What core made of `request`, asked over a lane; None when it is for the daemon.
+
+        What it holds is the caller's.
+        """
+        from ramet.client._forks import Forking, goes_past_daemon, key_of, question
+
+        lanes, key = self._known_lanes(), key_of(request)
+        if request.snapshot is None or not goes_past_daemon(request) or not lanes.forked_before(key):
+            return None
+        known = lanes.known_fork(key)
+        lane = lanes.take(known)
+        if known is None or lane is None:
+            opened = await self._open_fork_lane(question(request, lane=True))
+            if opened is None:
+                return None
+            known, lane = opened
+            lanes.learn_fork(key, known)
+        forking = Forking(lane, known, request)
+        try:
+            await self._until_forked(forking, time.monotonic() + patience)
+        finally:
+            self._give_back(lane)
+        if forking.outdated:
+            lanes.forget_fork(key)
+        return forking
+
+    async def _open_fork_lane(self, asked: Mapping[str, Any]) -> tuple[KnownFork, Lane] | None:
+        """What children have in common, and a lane to the core that makes them; None when there is none.
+
+        The fork itself is refused for the same reason then, and by its own words.
+        """
+        from ramet.client._forks import KnownFork
+
+        made: list[Made] = []
+        try:
+            known = KnownFork.of_wire(await self.ask("sandbox.lane", asked, made=made))
+            return known, self._known_lanes().add(known, made)
+        except RametError:
+            return None
+        finally:
+            for one in made:
+                close_all(one.fds)
+
+    async def fork_live_past_daemon(
+        self, request: ForkRequest, source: Held, patience: float
+    ) -> Forking | None:
+        """As `fork_past_daemon`, of `source` as it runs.
+
+        One that the daemon made is known from its second fork on.
+        """
+        from ramet.client._forks import Forking, Taking, goes_past_daemon, question
+        from ramet.native.channels import Channel
+
+        before, source.forked = source.forked, True
+        if not goes_past_daemon(request) or (source.known is None and not before):
+            return None
+        known, lane = source.known, self._known_lanes().take(source.known)
+        if known is None or lane is None:
+            opened = await self._open_fork_lane(question(request, lane=True))
+            if opened is None:
+                return None
+            known, lane = opened
+            source.known = known = source.known or known
+        with contextlib.ExitStack() as using:
+            using.callback(self._give_back, lane)
+            try:
+                taking = Taking(lane, source.info)
+                using.callback(taking.close)
+                # While core works.
+                channel = Channel(kernel=known.info.kernel)
+                using.callback(channel.close)
+            except OSError:
+                return None
+            deadline = time.monotonic() + patience
+            found = await self._until_taken(taking, deadline)
+            if found is None:
+                return None
+            forking = Forking(lane, known.of_live(source.info, found), request, channel)
+            await self._until_forked(forking, deadline)
+        return forking
+
+    async def _until_taken(self, taking: Taking, deadline: float) -> Attributes | None:
+        """What core says of a snapshot; None when there is none."""
+        while True:
+            try:
+                return taking.found()
+            except BlockingIOError:
+                remaining = deadline - time.monotonic()
+                if not await ready(taking.session.fileno(), max(remaining, 0.0)) and remaining <= 0:
+                    raise _silent() from None
+
+    async def _until_forked(self, forking: Forking, deadline: float) -> None:
+        try:
+            events: list[int] = []
+            while not forking.step(events):
+                remaining = deadline - time.monotonic()
+                events = await _heard(forking, max(remaining, 0.0))
+                if not events and remaining <= 0:
+                    raise _silent()
+        except BaseException:
+            for held in forking.held.values():
+                held.close()
+            raise
+        finally:
+            forking.close()
 
     async def _connection(self) -> Connection:
         while self._idle:

@@ -400,7 +400,7 @@ class AsyncCommands:
         """What commands of the sandbox begin with."""
         if self._lane is None:
             request = SandboxLaneRequest(self._sandbox, socket=False, ended=ended)
-            self._lane = SandboxLane.from_wire(await self._client.ask("sandbox.lane", request.to_wire()))
+            self._lane = SandboxLane.from_wire(await self._client.ask("sandbox.commands", request.to_wire()))
         return self._lane
 
     async def _link(self, *, ended: bool = False) -> CoreLink:
@@ -409,7 +409,7 @@ class AsyncCommands:
             if link is not None:
                 return link
         request = SandboxLaneRequest(self._sandbox, ended=ended)
-        link, answer = await self._client.open_link("sandbox.lane", request.to_wire())
+        link, answer = await self._client.open_link("sandbox.commands", request.to_wire())
         self._lane = SandboxLane.from_wire(answer)
         link.core_id = self._lane.core_id
         return link
@@ -435,7 +435,7 @@ class AsyncCommands:
             # The daemon waits for an end that is under way, and tells of what.
             ending = SandboxLaneRequest(self._sandbox, socket=False, ending=True)
             try:
-                await self._client.ask("sandbox.lane", ending.to_wire())
+                await self._client.ask("sandbox.commands", ending.to_wire())
             except RametError as cause:
                 return cause
             return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import select
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from ramet._descriptors import close_all
 from ramet.client._async.api import shared
-from ramet.client._async.client import PATIENCE_S, AsyncClient
+from ramet.client._async.client import AsyncClient
 from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
 from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.files import AsyncFiles
 from ramet.client._async.ports import AsyncPorts
 from ramet.client._async.streams import AsyncReader, AsyncWriter, deadline_of, remaining
-from ramet.client._backends._async import Opening, poll
+from ramet.client._backends._async import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
@@ -49,6 +50,7 @@ from ramet.models.sandboxes import (
     ForkRequest,
     KernelRef,
     Metrics,
+    OnUnsupported,
     SandboxInfo,
     SandboxRequest,
     Snapshot,
@@ -56,6 +58,7 @@ from ramet.models.sandboxes import (
 )
 
 if TYPE_CHECKING:
+    from ramet.client._forks import Forking
     from ramet.models.sandboxes import PerChild
 
 Command = str | Sequence[str | bytes | PathLike[str]]
@@ -191,8 +194,7 @@ class AsyncSandbox(Opening):
         if self._open is not None:
             return self
         if isinstance(self._request, CreateRequest):
-            found = await _make(self._client, "sandbox.create", self._request)
-            self._take(found.held[0])
+            self._take(await _create(self._client, self._request))
             await self._fill_workspace()
             await self._boot()
             return self
@@ -526,14 +528,10 @@ class AsyncSandbox(Opening):
         await self._await_end(held)
 
     async def _await_end(self, held: Held) -> None:
-        if held.hear():
-            return
         deadline = deadline_of(END_PATIENCE_S)
-        with select.epoll() as poller:
-            poller.register(held.session, select.EPOLLIN)
-            while not held.hear():
-                if not await poll(poller, remaining(deadline)) and not remaining(deadline):
-                    raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
+        while not held.hear():
+            if not await ready(held.session.fileno(), remaining(deadline)) and not remaining(deadline):
+                raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
 
     async def aclose(self) -> None:
         """Let go of it: it ends now, unless it is detached. Its result, without output, can be had after."""
@@ -587,6 +585,7 @@ class AsyncSandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
     ) -> AsyncSandbox: ...
     @overload
     async def fork(
@@ -601,6 +600,7 @@ class AsyncSandbox(Opening):
         timeout: float | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> AsyncSandboxList: ...
     async def fork(
@@ -616,6 +616,7 @@ class AsyncSandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> AsyncSandbox | AsyncSandboxList:
         """Fork it as it runs: without `n` one sandbox, with `n` a list of so many.
@@ -630,13 +631,16 @@ class AsyncSandbox(Opening):
             n: how many, from 1 to 1000.
             env: variables to set in the kernel's environment.
             seed: makes what a child's kernel calls random repeat itself; by default no two are alike.
-            limits: those that differ from this one's: ``disk``, ``inodes``, ``wall``, ``output``.
+            limits: those that differ from this one's: ``memory``, ``cpus``, ``disk``, ``inodes``, ``wall``,
+                ``output``.
             metadata: what to note of each.
             names: one for each of `n`.
             timeout: as for a new sandbox.
             name: of the one child, without `n`.
             detach: the children live on after this process.
             ttl: as for a new sandbox.
+            on_unsupported: ``refuse`` to fork what holds something that cannot be carried, or ``drop`` that:
+                `info.dropped` of each child tells what it lacks.
             on_error: ``end`` or ``keep`` the children that live when others could not be made.
 
         Raises:
@@ -658,6 +662,7 @@ class AsyncSandbox(Opening):
             metadata=metadata,
             detach=detach,
             ttl=ttl,
+            on_unsupported=on_unsupported,
         )
         lives = Forked.of_each(count, seed, env)
         if self._result is not None:
@@ -671,6 +676,7 @@ class AsyncSandbox(Opening):
             encoding=self._encoding,
             running=running,
             on_error=on_error,
+            source=self._here.held,
         )
         return children[0] if n is None else children
 
@@ -702,14 +708,20 @@ class AsyncSandbox(Opening):
             await snapshots.remove(name, client=client)
         return resumed
 
-    async def snapshot(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+    async def snapshot(
+        self,
+        name: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        on_unsupported: OnUnsupported = "refuse",
+    ) -> Snapshot:
         """Keep its state under `name`, for ``Sandbox(name)`` to fork later. It runs on.
 
-        `metadata` is kept with it, and told by `ramet.snapshots.list`.
+        `metadata` is kept with it, and told by `ramet.snapshots.list`; `on_unsupported` is as for `fork`.
 
         Raises Unforkable, SandboxEnded as `fork` does, InvalidRequest when the name is taken or no name.
         """
-        request = SnapshotRequest.of(self.id, name, metadata)
+        request = SnapshotRequest.of(self.id, name, metadata, on_unsupported)
         if self._result is not None:
             raise _dead(self.info)
         answer = await self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
@@ -753,6 +765,7 @@ async def fork(
     timeout: float | None = None,
     detach: bool = False,
     ttl: float | None = None,
+    on_unsupported: OnUnsupported = "refuse",
     on_error: OnError = "end",
     client: AsyncClient | None = None,
 ) -> AsyncSandboxList:
@@ -772,6 +785,7 @@ async def fork(
         metadata=metadata,
         detach=detach,
         ttl=ttl,
+        on_unsupported=on_unsupported,
     )
     lives = Forked.of_each(n, seed, env)
     return await _forked(
@@ -791,14 +805,24 @@ class _Found:
         self.numbers: list[int] = []
         self.errors: dict[int, RametError] = {}
 
-    def take(self) -> None:
-        """Make what came into sandboxes, in the order of their numbers."""
-        self.made.sort(key=lambda one: one.number, reverse=True)
+    def take(self, numbers: Sequence[int] | None = None) -> None:
+        """Make what came into sandboxes, in order; `numbers`: what theirs are in the request."""
         while self.made:
             one = self.made[-1]
-            self.held.append(Held(one.info, one.fds))
-            self.numbers.append(one.number)
+            self._add(one.number if numbers is None else numbers[one.number], Held(one.info, one.fds))
             self.made.pop()
+
+    def take_forked(self, forking: Forking) -> list[int]:
+        """Take what core made; the numbers that are for the daemon."""
+        for number in list(forking.held):
+            self._add(number, forking.held.pop(number))
+        self.errors.update(forking.errors)
+        return sorted(forking.refused)
+
+    def _add(self, number: int, held: Held) -> None:
+        place = bisect.bisect(self.numbers, number)
+        self.held.insert(place, held)
+        self.numbers.insert(place, number)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -807,15 +831,35 @@ class _Found:
             held.close()
 
 
-async def _make(client: AsyncClient, operation: str, request: CreateRequest | ForkRequest) -> _Found:
+async def _create(client: AsyncClient, request: CreateRequest) -> Held:
     found = _Found()
-    patience = PATIENCE_S if operation == "sandbox.create" else FORK_PATIENCE_S
     try:
-        answer = await client.ask(operation, request.to_wire(), made=found.made, patience=patience)
+        await client.ask("sandbox.create", request.to_wire(), made=found.made)
         found.take()
-        if operation == "sandbox.fork":
+    except BaseException:
+        found.close()
+        raise
+    return found.held[0]
+
+
+async def _fork(client: AsyncClient, request: ForkRequest, source: Held | None = None) -> _Found:
+    """Children, by core where it can be asked, and what is left of them by the daemon."""
+    found = _Found()
+    numbers = list(range(len(request.children)))
+    try:
+        if source is not None:
+            forking = await client.fork_live_past_daemon(request, source, FORK_PATIENCE_S)
+        else:
+            forking = await client.fork_past_daemon(request, FORK_PATIENCE_S)
+        if forking is not None:
+            numbers = found.take_forked(forking)
+        if numbers:
+            asked = dataclasses.replace(request, children=tuple([request.children[one] for one in numbers]))
+            wire = asked.to_wire()
+            answer = await client.ask("sandbox.fork", wire, made=found.made, patience=FORK_PATIENCE_S)
+            found.take(numbers)
             for number, error in ForkReport.from_wire(answer).errors:
-                found.errors[number] = RametError.from_wire(error)
+                found.errors[numbers[number]] = RametError.from_wire(error)
     except BaseException:
         found.close()
         raise
@@ -831,9 +875,10 @@ async def _forked(
     encoding: str,
     running: str | None,
     on_error: OnError,
+    source: Held | None = None,
 ) -> AsyncSandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    found = await _make_forks(client, request)
+    found = await _make_forks(client, request, source)
     children = AsyncSandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -848,11 +893,11 @@ async def _forked(
     return children
 
 
-async def _make_forks(client: AsyncClient, request: ForkRequest) -> _Found:
-    """As `_make`; a built-in template is built if need be, and anew when the host has changed under it."""
+async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | None = None) -> _Found:
+    """As `_fork`; a built-in template is built if need be, and anew when the host has changed under it."""
     if request.snapshot not in BUILT_IN:
         try:
-            return await _make(client, "sandbox.fork", request)
+            return await _fork(client, request, source)
         except InvalidRequest as error:
             if error.code == "unknown_snapshot" and not error.hint:
                 error.hint = near(request.snapshot or "", BUILT_IN)
@@ -861,7 +906,7 @@ async def _make_forks(client: AsyncClient, request: ForkRequest) -> _Found:
 
     name = request.snapshot
     try:
-        return await _make(client, "sandbox.fork", _of_snapshot(request, await ensure(name, client)))
+        return await _fork(client, _of_snapshot(request, await ensure(name, client)))
     except RametError as error:
         if (
             not isinstance(error, SnapshotError)
@@ -870,7 +915,7 @@ async def _make_forks(client: AsyncClient, request: ForkRequest) -> _Found:
         ):
             raise
         kept = await ensure(name, client, fresh=True)
-        return await _make(client, "sandbox.fork", _of_snapshot(request, kept))
+        return await _fork(client, _of_snapshot(request, kept))
 
 
 def _of_snapshot(request: ForkRequest, name: str) -> ForkRequest:

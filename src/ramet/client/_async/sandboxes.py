@@ -9,6 +9,7 @@ from ramet.client._async.client import AsyncClient
 from ramet.client._async.sandbox import FORK_PATIENCE_S
 from ramet.models.sandboxes import (
     ListRequest,
+    OnUnsupported,
     SandboxInfo,
     SandboxList,
     SandboxRequest,
@@ -44,8 +45,14 @@ async def kill(sandbox: str, *, client: AsyncClient | None = None) -> SandboxInf
     return SandboxInfo.from_wire(await (client or shared).ask("sandbox.kill", request.to_wire()))
 
 
-async def snapshot(sandbox: str, name: str, *, client: AsyncClient | None = None) -> Snapshot:
+async def snapshot(
+    sandbox: str,
+    name: str,
+    *,
+    on_unsupported: OnUnsupported = "refuse",
+    client: AsyncClient | None = None,
+) -> Snapshot:
     """Keep the state of the sandbox of this id or name under `name`; else as `AsyncSandbox.snapshot`."""
-    request = SnapshotRequest.of(sandbox, name)
+    request = SnapshotRequest.of(sandbox, name, on_unsupported=on_unsupported)
     answer = await (client or shared).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
     return Snapshot.from_wire(answer)

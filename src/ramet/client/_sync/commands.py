@@ -397,7 +397,7 @@ class Commands:
         """What commands of the sandbox begin with."""
         if self._lane is None:
             request = SandboxLaneRequest(self._sandbox, socket=False, ended=ended)
-            self._lane = SandboxLane.from_wire(self._client.ask("sandbox.lane", request.to_wire()))
+            self._lane = SandboxLane.from_wire(self._client.ask("sandbox.commands", request.to_wire()))
         return self._lane
 
     def _link(self, *, ended: bool = False) -> CoreLink:
@@ -406,7 +406,7 @@ class Commands:
             if link is not None:
                 return link
         request = SandboxLaneRequest(self._sandbox, ended=ended)
-        link, answer = self._client.open_link("sandbox.lane", request.to_wire())
+        link, answer = self._client.open_link("sandbox.commands", request.to_wire())
         self._lane = SandboxLane.from_wire(answer)
         link.core_id = self._lane.core_id
         return link
@@ -432,7 +432,7 @@ class Commands:
             # The daemon waits for an end that is under way, and tells of what.
             ending = SandboxLaneRequest(self._sandbox, socket=False, ending=True)
             try:
-                self._client.ask("sandbox.lane", ending.to_wire())
+                self._client.ask("sandbox.commands", ending.to_wire())
             except RametError as cause:
                 return cause
             return error

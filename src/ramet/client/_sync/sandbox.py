@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import select
@@ -12,13 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from ramet._descriptors import close_all
-from ramet.client._backends._sync import Opening, poll
+from ramet.client._backends._sync import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
 from ramet.client._streams import encoded
 from ramet.client._sync.api import shared
-from ramet.client._sync.client import PATIENCE_S, Client
+from ramet.client._sync.client import Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
 from ramet.client._sync.commands import Commands
 from ramet.client._sync.files import Files
@@ -50,6 +51,7 @@ from ramet.models.sandboxes import (
     ForkRequest,
     KernelRef,
     Metrics,
+    OnUnsupported,
     SandboxInfo,
     SandboxRequest,
     Snapshot,
@@ -57,6 +59,7 @@ from ramet.models.sandboxes import (
 )
 
 if TYPE_CHECKING:
+    from ramet.client._forks import Forking
     from ramet.models.sandboxes import PerChild
 
 Command = str | Sequence[str | bytes | PathLike[str]]
@@ -192,8 +195,7 @@ class Sandbox(Opening):
         if self._open is not None:
             return self
         if isinstance(self._request, CreateRequest):
-            found = _make(self._client, "sandbox.create", self._request)
-            self._take(found.held[0])
+            self._take(_create(self._client, self._request))
             self._fill_workspace()
             self._boot()
             return self
@@ -523,14 +525,10 @@ class Sandbox(Opening):
         self._await_end(held)
 
     def _await_end(self, held: Held) -> None:
-        if held.hear():
-            return
         deadline = deadline_of(END_PATIENCE_S)
-        with select.epoll() as poller:
-            poller.register(held.session, select.EPOLLIN)
-            while not held.hear():
-                if not poll(poller, remaining(deadline)) and not remaining(deadline):
-                    raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
+        while not held.hear():
+            if not ready(held.session.fileno(), remaining(deadline)) and not remaining(deadline):
+                raise DaemonLost("daemon_silent", f"the daemon does not end the sandbox {self.id}")
 
     def close(self) -> None:
         """Let go of it: it ends now, unless it is detached. Its result, without output, can be had after."""
@@ -584,6 +582,7 @@ class Sandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
     ) -> Sandbox: ...
     @overload
     def fork(
@@ -598,6 +597,7 @@ class Sandbox(Opening):
         timeout: float | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> SandboxList: ...
     def fork(
@@ -613,6 +613,7 @@ class Sandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> Sandbox | SandboxList:
         """Fork it as it runs: without `n` one sandbox, with `n` a list of so many.
@@ -627,13 +628,16 @@ class Sandbox(Opening):
             n: how many, from 1 to 1000.
             env: variables to set in the kernel's environment.
             seed: makes what a child's kernel calls random repeat itself; by default no two are alike.
-            limits: those that differ from this one's: ``disk``, ``inodes``, ``wall``, ``output``.
+            limits: those that differ from this one's: ``memory``, ``cpus``, ``disk``, ``inodes``, ``wall``,
+                ``output``.
             metadata: what to note of each.
             names: one for each of `n`.
             timeout: as for a new sandbox.
             name: of the one child, without `n`.
             detach: the children live on after this process.
             ttl: as for a new sandbox.
+            on_unsupported: ``refuse`` to fork what holds something that cannot be carried, or ``drop`` that:
+                `info.dropped` of each child tells what it lacks.
             on_error: ``end`` or ``keep`` the children that live when others could not be made.
 
         Raises:
@@ -655,6 +659,7 @@ class Sandbox(Opening):
             metadata=metadata,
             detach=detach,
             ttl=ttl,
+            on_unsupported=on_unsupported,
         )
         lives = Forked.of_each(count, seed, env)
         if self._result is not None:
@@ -668,6 +673,7 @@ class Sandbox(Opening):
             encoding=self._encoding,
             running=running,
             on_error=on_error,
+            source=self._here.held,
         )
         return children[0] if n is None else children
 
@@ -699,14 +705,20 @@ class Sandbox(Opening):
             snapshots.remove(name, client=client)
         return resumed
 
-    def snapshot(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+    def snapshot(
+        self,
+        name: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        on_unsupported: OnUnsupported = "refuse",
+    ) -> Snapshot:
         """Keep its state under `name`, for ``Sandbox(name)`` to fork later. It runs on.
 
-        `metadata` is kept with it, and told by `ramet.snapshots.list`.
+        `metadata` is kept with it, and told by `ramet.snapshots.list`; `on_unsupported` is as for `fork`.
 
         Raises Unforkable, SandboxEnded as `fork` does, InvalidRequest when the name is taken or no name.
         """
-        request = SnapshotRequest.of(self.id, name, metadata)
+        request = SnapshotRequest.of(self.id, name, metadata, on_unsupported)
         if self._result is not None:
             raise _dead(self.info)
         answer = self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
@@ -750,6 +762,7 @@ def fork(
     timeout: float | None = None,
     detach: bool = False,
     ttl: float | None = None,
+    on_unsupported: OnUnsupported = "refuse",
     on_error: OnError = "end",
     client: Client | None = None,
 ) -> SandboxList:
@@ -769,6 +782,7 @@ def fork(
         metadata=metadata,
         detach=detach,
         ttl=ttl,
+        on_unsupported=on_unsupported,
     )
     lives = Forked.of_each(n, seed, env)
     return _forked(
@@ -788,14 +802,24 @@ class _Found:
         self.numbers: list[int] = []
         self.errors: dict[int, RametError] = {}
 
-    def take(self) -> None:
-        """Make what came into sandboxes, in the order of their numbers."""
-        self.made.sort(key=lambda one: one.number, reverse=True)
+    def take(self, numbers: Sequence[int] | None = None) -> None:
+        """Make what came into sandboxes, in order; `numbers`: what theirs are in the request."""
         while self.made:
             one = self.made[-1]
-            self.held.append(Held(one.info, one.fds))
-            self.numbers.append(one.number)
+            self._add(one.number if numbers is None else numbers[one.number], Held(one.info, one.fds))
             self.made.pop()
+
+    def take_forked(self, forking: Forking) -> list[int]:
+        """Take what core made; the numbers that are for the daemon."""
+        for number in list(forking.held):
+            self._add(number, forking.held.pop(number))
+        self.errors.update(forking.errors)
+        return sorted(forking.refused)
+
+    def _add(self, number: int, held: Held) -> None:
+        place = bisect.bisect(self.numbers, number)
+        self.held.insert(place, held)
+        self.numbers.insert(place, number)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -804,15 +828,35 @@ class _Found:
             held.close()
 
 
-def _make(client: Client, operation: str, request: CreateRequest | ForkRequest) -> _Found:
+def _create(client: Client, request: CreateRequest) -> Held:
     found = _Found()
-    patience = PATIENCE_S if operation == "sandbox.create" else FORK_PATIENCE_S
     try:
-        answer = client.ask(operation, request.to_wire(), made=found.made, patience=patience)
+        client.ask("sandbox.create", request.to_wire(), made=found.made)
         found.take()
-        if operation == "sandbox.fork":
+    except BaseException:
+        found.close()
+        raise
+    return found.held[0]
+
+
+def _fork(client: Client, request: ForkRequest, source: Held | None = None) -> _Found:
+    """Children, by core where it can be asked, and what is left of them by the daemon."""
+    found = _Found()
+    numbers = list(range(len(request.children)))
+    try:
+        if source is not None:
+            forking = client.fork_live_past_daemon(request, source, FORK_PATIENCE_S)
+        else:
+            forking = client.fork_past_daemon(request, FORK_PATIENCE_S)
+        if forking is not None:
+            numbers = found.take_forked(forking)
+        if numbers:
+            asked = dataclasses.replace(request, children=tuple([request.children[one] for one in numbers]))
+            wire = asked.to_wire()
+            answer = client.ask("sandbox.fork", wire, made=found.made, patience=FORK_PATIENCE_S)
+            found.take(numbers)
             for number, error in ForkReport.from_wire(answer).errors:
-                found.errors[number] = RametError.from_wire(error)
+                found.errors[numbers[number]] = RametError.from_wire(error)
     except BaseException:
         found.close()
         raise
@@ -828,9 +872,10 @@ def _forked(
     encoding: str,
     running: str | None,
     on_error: OnError,
+    source: Held | None = None,
 ) -> SandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    found = _make_forks(client, request)
+    found = _make_forks(client, request, source)
     children = SandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -845,11 +890,11 @@ def _forked(
     return children
 
 
-def _make_forks(client: Client, request: ForkRequest) -> _Found:
-    """As `_make`; a built-in template is built if need be, and anew when the host has changed under it."""
+def _make_forks(client: Client, request: ForkRequest, source: Held | None = None) -> _Found:
+    """As `_fork`; a built-in template is built if need be, and anew when the host has changed under it."""
     if request.snapshot not in BUILT_IN:
         try:
-            return _make(client, "sandbox.fork", request)
+            return _fork(client, request, source)
         except InvalidRequest as error:
             if error.code == "unknown_snapshot" and not error.hint:
                 error.hint = near(request.snapshot or "", BUILT_IN)
@@ -858,7 +903,7 @@ def _make_forks(client: Client, request: ForkRequest) -> _Found:
 
     name = request.snapshot
     try:
-        return _make(client, "sandbox.fork", _of_snapshot(request, ensure(name, client)))
+        return _fork(client, _of_snapshot(request, ensure(name, client)))
     except RametError as error:
         if (
             not isinstance(error, SnapshotError)
@@ -867,7 +912,7 @@ def _make_forks(client: Client, request: ForkRequest) -> _Found:
         ):
             raise
         kept = ensure(name, client, fresh=True)
-        return _make(client, "sandbox.fork", _of_snapshot(request, kept))
+        return _fork(client, _of_snapshot(request, kept))
 
 
 def _of_snapshot(request: ForkRequest, name: str) -> ForkRequest:

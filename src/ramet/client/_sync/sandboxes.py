@@ -10,6 +10,7 @@ from ramet.client._sync.client import Client
 from ramet.client._sync.sandbox import FORK_PATIENCE_S
 from ramet.models.sandboxes import (
     ListRequest,
+    OnUnsupported,
     SandboxInfo,
     SandboxList,
     SandboxRequest,
@@ -45,8 +46,14 @@ def kill(sandbox: str, *, client: Client | None = None) -> SandboxInfo:
     return SandboxInfo.from_wire((client or shared).ask("sandbox.kill", request.to_wire()))
 
 
-def snapshot(sandbox: str, name: str, *, client: Client | None = None) -> Snapshot:
+def snapshot(
+    sandbox: str,
+    name: str,
+    *,
+    on_unsupported: OnUnsupported = "refuse",
+    client: Client | None = None,
+) -> Snapshot:
     """Keep the state of the sandbox of this id or name under `name`; else as `Sandbox.snapshot`."""
-    request = SnapshotRequest.of(sandbox, name)
+    request = SnapshotRequest.of(sandbox, name, on_unsupported=on_unsupported)
     answer = (client or shared).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
     return Snapshot.from_wire(answer)

@@ -4,27 +4,19 @@ A kernel has a channel besides, a socket pair.
 
 A detached sandbox outlives its owner, and must see neither the end of its input nor a broken pipe when that
 goes. Its ends are therefore opened for reading and writing both, which a pipe of Linux allows (fifo(7)): then
-it holds the far side of each of its streams itself. What it writes while nobody reads is read here and
-dropped, so that it does not stand still.
+it holds the far side of each of its streams itself.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ramet._descriptors import close_all
 
 if TYPE_CHECKING:
     from ramet.models.sandboxes import KernelRef
-
-CHUNK = 1 << 16
-BURST = 16
-PAUSE_S = 0.01
-
 
 SOCKETS = {"packets": socket.SOCK_SEQPACKET, "lines": socket.SOCK_STREAM}
 
@@ -60,6 +52,13 @@ class Channel:
             self.close()
             raise
 
+    @classmethod
+    def of_near(cls, ours: list[int]) -> Self:
+        """The near ends of streams that were made elsewhere, which it takes."""
+        made = cls.__new__(cls)
+        made.theirs, made.ours = [], ours
+        return made
+
     def _open_both_ways(self) -> None:
         for place, descriptor in enumerate(self.theirs):
             self.theirs[place] = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
@@ -78,41 +77,3 @@ class Channel:
     def close(self) -> None:
         """Close what was not taken."""
         close_all(self.take_theirs() + self.take_ours())
-
-
-class Drain:
-    """Reads and drops what a detached sandbox writes while nobody else reads it."""
-
-    def __init__(self, descriptors: list[int]) -> None:
-        """Takes `descriptors`: the near ends of stdout and stderr."""
-        self._loop = asyncio.get_running_loop()
-        self._descriptors = descriptors
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        for descriptor in descriptors:
-            os.set_blocking(descriptor, False)
-            self._watch(descriptor)
-
-    def close(self) -> None:
-        """Stop reading."""
-        close_all(self.release())
-
-    def release(self) -> list[int]:
-        """Stop reading; the descriptors are the caller's again."""
-        for timer in self._timers.values():
-            timer.cancel()
-        descriptors, self._descriptors = self._descriptors, []
-        for descriptor in descriptors:
-            self._loop.remove_reader(descriptor)
-        return descriptors
-
-    def _watch(self, descriptor: int) -> None:
-        self._loop.add_reader(descriptor, self._readable, descriptor)
-
-    def _readable(self, descriptor: int) -> None:
-        # A burst and a pause: a command that writes without end must not have the daemon for itself.
-        self._loop.remove_reader(descriptor)
-        with contextlib.suppress(BlockingIOError):
-            for _ in range(BURST):
-                if not os.read(descriptor, CHUNK):
-                    return  # the sandbox has gone
-        self._timers[descriptor] = self._loop.call_later(PAUSE_S, self._watch, descriptor)

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Forks that the daemon had made before anybody asked for them. Core keeps the near ends of their streams, and who comes
+ * first gets them: so none is handed out twice, and none is ended that has been. */
+#ifndef RAMET_OFFERS_H
+#define RAMET_OFFERS_H
+
+#include "sandbox.h"
+
+/* OFFER: a standing fork, with the near ends of its streams. */
+int offer_make(struct frame *frame, struct err *err) MUST_CHECK;
+/* CLAIM: the one that was offered first. Answered here, over `session`, whose sandbox it is from now on, or over the
+ * control connection when that is NULL; code `none_ready` when there is none. */
+int offer_claim(struct frame *frame, struct lane *session, struct err *err) MUST_CHECK;
+/* WITHDRAW: ends one that nobody has claimed. */
+int offer_withdraw(uint64_t id, struct err *err) MUST_CHECK;
+/* It is nobody's to have any more. */
+void offer_over(struct sandbox *sandbox);
+
+#endif
