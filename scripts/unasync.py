@@ -27,6 +27,10 @@ WORDS: dict[str, str] = {
     "await ": "",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "StopAsyncIteration": "StopIteration",
+    "AsyncIterator": "Iterator",
     "aclose": "close",
     "_async": "_sync",
 }

@@ -106,6 +106,9 @@ def cool_down() -> None:
     synchronous.close()
     if asynchronous._lanes is not None:
         asynchronous._lanes.close()
+    for kept in (asynchronous._idle, asynchronous._core_links):
+        while kept:
+            kept.pop().close()
 
 
 def stop_daemon(runtime: Path) -> list[str]:

@@ -98,7 +98,7 @@ commands_end(struct known_command **list)
   struct err err;
 
   while (*list) {
-    if (!(*list)->running && !(*list)->forgotten) {
+    if (!(*list)->running && !(*list)->forgotten && (*list)->request < COMMAND_OWN_REQUESTS) {
       err_code(&err, "sandbox_ended", "the sandbox ended before the command was started");
       control_refuse((*list)->request, &err);
     }

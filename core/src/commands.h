@@ -8,6 +8,9 @@
 
 struct known_command;
 
+/* Request numbers from here on are core's own (started.c), which no daemon is answered for. */
+#define COMMAND_OWN_REQUESTS (1ull << 63)
+
 int commands_add(struct known_command **list, uint64_t request, uint32_t number, struct err *err) MUST_CHECK;
 /* Init's word on one of them; false when there is no such command in that state. `wanted`: somebody waits for it. */
 bool commands_spawned(struct known_command *list, uint64_t request, uint32_t number, bool *wanted);

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "marked.h"
 #include "sanitize.h"
 #include "syscalls.h"
 
@@ -112,6 +113,8 @@ step_rlimits(const struct child *child)
       return err_step(child->err, RAMET_STEP_RLIMITS, "resource %u: %s", plan->rlimits[i].resource,
                       strerror(errno));
   }
+  if (plan->command.number && mark_self(plan->command.number) < 0)
+    return err_step(child->err, RAMET_STEP_RLIMITS, "mark the command: %s", strerror(errno));
   if (plan->processes) {
     /* The kernel counts processes per user namespace and uid; init is one of them. */
     rlim_t most = plan->processes < RLIM_INFINITY ? plan->processes + 1 : RLIM_INFINITY;

@@ -8,13 +8,16 @@
 #include <sys/socket.h>
 
 #include "cgroups.h"
+#include "files.h"
 #include "filters.h"
 #include "lanes.h"
 #include "log.h"
 #include "offers.h"
+#include "ports.h"
 #include "rootfs.h"
 #include "sandbox.h"
 #include "snapshot.h"
+#include "started.h"
 
 /* Frames for a daemon that is not there, or does not read. More than this and core ends: it may not grow for ever. */
 #define QUEUE_MAX 65536
@@ -342,6 +345,8 @@ handle_simple(struct frame *frame, struct err *err)
     return one_number(frame, RAMET_TAG_SANDBOX, &number, NULL, err) < 0 ? -1 : offer_withdraw(number, err);
   case RAMET_LANE:
     return lane_open(frame, err);
+  case RAMET_FILES:
+    return files_open(frame, err);
   case RAMET_SHUTDOWN:
     loop_stop();
     return 0;
@@ -433,6 +438,12 @@ handle(struct frame *frame)
       control_refuse(frame->request, &err);
     return;
   default:
+    if (started_takes(frame->kind) || frame->kind == RAMET_CONNECT) {
+      if ((frame->kind == RAMET_CONNECT ? ports_request(frame, NULL, &err) : started_request(frame, NULL, &err)) <
+          0)
+        control_refuse(frame->request, &err);
+      return;
+    }
     if (handle_simple(frame, &err) < 0)
       control_refuse(frame->request, &err);
     else

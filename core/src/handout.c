@@ -187,6 +187,7 @@ hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, 
     sandbox->root = root_hold(root);
     sandbox->origin = plan->snapshot ? snapshot_hold(snapshot_find(plan->snapshot)) : NULL;
     sandbox->upper = steal_fd(&mounts.fds[ROOT_MOUNT_UPPER]);
+    sandbox->tree = steal_fd(&mounts.fds[0]);
     sandbox->forked_command = plan->command.number;
     handout_note_streams(sandbox, &plan->command, frame->fds);
   }

@@ -33,8 +33,10 @@
 #include "corefs.h"
 #include "descriptors.h"
 #include "loop.h"
+#include "marked.h"
 #include "memory_watch.h"
 #include "mounts.h"
+#include "ports.h"
 #include "rootfs.h"
 #include "syscalls.h"
 #include "title.h"
@@ -352,14 +354,20 @@ enter_root(const struct plan *plan, const int *mounts, struct err *err)
 /* ---- messages ------------------------------------------------------------------------------------------------- */
 
 static void
-tell(uint16_t kind, uint64_t request, const struct writer *writer)
+tell_with(uint16_t kind, uint64_t request, const struct writer *writer, int fd)
 {
   struct pollfd room = {channel, POLLOUT, 0};
 
   /* A thousand commands may end at once; core reads one frame a turn, and never waits for init. */
-  while (frame_send(channel, kind, request, writer, NULL, 0) < 0)
+  while (frame_send(channel, kind, request, writer, &fd, fd >= 0) < 0)
     if (errno != EAGAIN || (poll(&room, 1, -1) < 0 && errno != EINTR))
       _exit(EXIT_DEFECT);
+}
+
+static void
+tell(uint16_t kind, uint64_t request, const struct writer *writer)
+{
+  tell_with(kind, request, writer, -1);
 }
 
 static void
@@ -572,7 +580,7 @@ handle_spawn(struct frame *frame, struct err *err)
 {
   struct plan plan;
 
-  if (plan_decode(frame->payload, PLAN_SPAWN, false, frame->fd_count, &plan, err) < 0)
+  if (plan_decode(frame->payload, PLAN_SPAWN, true, frame->fd_count, &plan, err) < 0)
     return -1;
   memcpy(plan.rlimits, standing.rlimits, sizeof plan.rlimits);
   plan.rlimit_count = standing.rlimit_count;
@@ -616,6 +624,40 @@ handle_signal(struct frame *frame, struct err *err)
   for (const struct running *command = commands; command; command = command->next)
     if (command->number == asked.command && kill(-command->pid, (int)asked.signal) < 0)
       kill(command->pid, (int)asked.signal);
+  return 0;
+}
+
+/* Also what is left of one whose first process has ended. */
+static int
+handle_kill_command(const struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint32_t number = 0;
+  uint16_t tag;
+
+  if (attr_next(&walk, &tag, &value, err) <= 0 || tag != RAMET_TAG_COMMAND || span_u32(value, &number) < 0 ||
+      !number)
+    return err_field(err, "command", "is missing");
+  marked_kill(number);
+  return 0;
+}
+
+static int
+handle_connect(const struct frame *frame, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct writer nothing = {0};
+  struct span value;
+  uint32_t port = 0;
+  uint16_t tag;
+
+  if (attr_next(&walk, &tag, &value, err) <= 0 || tag != RAMET_TAG_PORT || span_u32(value, &port) < 0)
+    return err_field(err, "port", "is missing");
+  cleanup_fd int fd = ports_connect(port, err);
+  if (fd < 0)
+    return -1;
+  tell_with(RAMET_INIT_CONNECTED, frame->request, &nothing, fd);
   return 0;
 }
 
@@ -668,6 +710,10 @@ handle(struct frame *frame, struct err *err)
     return handle_run(frame, err);
   case RAMET_INIT_SIGNAL:
     return handle_signal(frame, err);
+  case RAMET_INIT_CONNECT:
+    return handle_connect(frame, err);
+  case RAMET_INIT_KILL_COMMAND:
+    return handle_kill_command(frame, err);
   case RAMET_INIT_END:
     /* The run's command dies of it too, and its end is told as any other. */
     if (run_pid)
@@ -751,7 +797,7 @@ receive(void)
     return;
   tell_failed(request, &err);
   /* A command that could not be started leaves a standing sandbox as it was; anything else ends it. */
-  if (kind != RAMET_INIT_SPAWN)
+  if (kind != RAMET_INIT_SPAWN && kind != RAMET_INIT_CONNECT)
     _exit(EXIT_SYSTEM);
 }
 

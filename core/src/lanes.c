@@ -7,10 +7,13 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "files.h"
 #include "loop.h"
 #include "offers.h"
+#include "ports.h"
 #include "sandbox.h"
 #include "snapshot.h"
+#include "started.h"
 
 struct lane {
   struct watch watch; /* first */
@@ -46,6 +49,8 @@ lane_close(struct lane *lane)
 {
   sandbox_lane_gone(lane);
   snapshot_session_gone(lane);
+  started_forget(lane);
+  ports_forget(lane);
   drop(lane);
 }
 
@@ -144,9 +149,27 @@ start_session(struct frame *frame, struct err *err)
 }
 
 static int
+do_at_once(struct frame *frame, struct lane *lane, struct err *err)
+{
+  struct writer nothing = {0};
+
+  if ((frame->kind == RAMET_SIGNAL ? sandbox_signal(frame, 0, err) : files_open(frame, err)) < 0)
+    return -1;
+  lane_reply(lane, RAMET_OK, frame->request, &nothing);
+  return 0;
+}
+
+static int
 handle(struct frame *frame, struct lane *lane, struct err *err)
 {
+  if (started_takes(frame->kind))
+    return started_request(frame, lane, err);
   switch (frame->kind) {
+  case RAMET_CONNECT:
+    return ports_request(frame, lane, err);
+  case RAMET_SIGNAL:
+  case RAMET_FILES:
+    return do_at_once(frame, lane, err);
   case RAMET_RUN:
     return sandbox_start(frame, lane, err);
   case RAMET_CREATE:
@@ -256,7 +279,7 @@ lanes_close_idle(void)
 
   for (struct lane *lane = all; lane; lane = next) {
     next = lane->next;
-    if (!lane->is_session && !sandbox_lane_busy(lane))
+    if (!lane->is_session && !sandbox_lane_busy(lane) && !started_lane_busy(lane) && !ports_lane_busy(lane))
       lane_close(lane);
   }
 }

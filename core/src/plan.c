@@ -179,6 +179,12 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
     return 0;
   case RAMET_TAG_BIND:
     return decode_target(plan, value, err);
+  case RAMET_TAG_LOG_BYTES:
+    if (decode_u64(value, "log_bytes", &plan->log_bytes, err) < 0)
+      return -1;
+    return plan->log_bytes <= RAMET_LOG_BYTES_MAX ? 0 : err_field(err, "log_bytes", "is above the most");
+  case RAMET_TAG_FLAGS:
+    return decode_u32(value, "flags", &plan->flags, err);
   default:
     return err_field(err, "payload", "tag %u does not belong into a plan", tag);
   }
@@ -191,6 +197,12 @@ tag_fits(uint16_t tag, enum plan_use use, bool from_core)
     return from_core;
   if (tag == RAMET_TAG_SANDBOX)
     return true;
+  if (tag == RAMET_TAG_LOG_BYTES || tag == RAMET_TAG_FLAGS)
+    return use == PLAN_START || (use == PLAN_SPAWN && from_core);
+  if (tag == RAMET_TAG_WALL_NS || tag == RAMET_TAG_RECORD)
+    return use != PLAN_SPAWN || from_core;
+  if (use == PLAN_START)
+    return tag >= RAMET_TAG_COMMAND && tag < RAMET_TAG_STDIN;
   if (tag == RAMET_TAG_SNAPSHOT)
     return use == PLAN_CREATE;
   /* A fork takes streams and a number for the command that it carries on, and nothing else of a command. */
@@ -216,11 +228,16 @@ require(const struct plan *plan, enum plan_use use, struct err *err)
     return err_field(err, "snapshot", "is missing: only a fork takes a command's number and streams");
   if (plan->snapshot && plan->root)
     return err_field(err, "root", "a snapshot brings its own");
-  if (use != PLAN_SPAWN && plan->root == 0 && plan->snapshot == 0)
+  if (use == PLAN_START && plan->command.number == 0)
+    return err_field(err, "command", "needs a number above 0");
+  if (use == PLAN_START && plan->record.length > RAMET_COMMAND_RECORD_MAX)
+    return err_field(err, "record", "is longer than %d bytes", RAMET_COMMAND_RECORD_MAX);
+  bool only_command = use == PLAN_SPAWN || use == PLAN_START;
+  if (!only_command && plan->root == 0 && plan->snapshot == 0)
     return err_field(err, "root", "is missing");
-  if (use != PLAN_SPAWN && plan->filter == 0 && plan->snapshot == 0)
+  if (!only_command && plan->filter == 0 && plan->snapshot == 0)
     return err_field(err, "filter", "is missing");
-  if (use != PLAN_SPAWN && (plan->disk_bytes == 0 || plan->disk_inodes == 0))
+  if (!only_command && (plan->disk_bytes == 0 || plan->disk_inodes == 0))
     return err_field(err, "disk", "the writable layer needs a size and a number of inodes");
   if (use != PLAN_CREATE && plan->command.arg_count == 0)
     return err_field(err, "arg", "a command has at least one argument");

@@ -48,6 +48,8 @@ struct plan {
   struct span record;
   struct command command;
   bool for_a_command; /* a tag of a command occurred */
+  uint64_t log_bytes; /* of START, as `flags` */
+  uint32_t flags;
   /* added by core for init */
   struct span filter_program;
   struct span targets[RAMET_BINDS_MAX];
@@ -63,6 +65,7 @@ enum plan_use {
   PLAN_RUN = 1,    /* sandbox and command */
   PLAN_CREATE = 2, /* sandbox */
   PLAN_SPAWN = 3,  /* command */
+  PLAN_START = 4,  /* command whose streams core makes */
 };
 
 /* `from_core`: the payload was extended by core for init (targets, filter program). */

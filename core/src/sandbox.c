@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "control.h"
 #include "entry.h"
+#include "files.h"
 #include "filters.h"
 #include "forks.h"
 #include "handout.h"
@@ -22,9 +23,11 @@
 #include "lanes.h"
 #include "log.h"
 #include "offers.h"
+#include "ports.h"
 #include "pressure.h"
 #include "rootfs.h"
 #include "snapshot.h"
+#include "started.h"
 #include "syscalls.h"
 #include "twin.h"
 
@@ -44,6 +47,7 @@ enum event {
   EVENT_SPAWNED,
   EVENT_EXITED,
   EVENT_ENDED, /* no process is left inside */
+  EVENT_CONNECTED,
   EVENT_FAILED,
   EVENT_HOSTILE, /* a malformed or unexpected frame, or a closed channel */
   EVENT_DEADLINE,
@@ -82,6 +86,12 @@ uint64_t
 sandbox_last_activity(void)
 {
   return last_activity;
+}
+
+void
+sandbox_note_activity(void)
+{
+  last_activity = loop_now();
 }
 
 uint64_t
@@ -147,6 +157,7 @@ sandbox_free(struct sandbox *sandbox)
   fork_close_status(sandbox);
   sandbox_lose_twin(sandbox);
   close_fd(&sandbox->upper);
+  close_fd(&sandbox->tree);
   offer_over(sandbox);
   if (sandbox->lane)
     lane_over(sandbox->lane);
@@ -155,6 +166,11 @@ sandbox_free(struct sandbox *sandbox)
   if (sandbox->origin)
     snapshot_release(sandbox->origin);
   drop_waiting(sandbox);
+  if (sandbox->id) {
+    files_sandbox_gone(sandbox->id);
+    ports_sandbox_gone(sandbox->id);
+    started_sandbox_gone(sandbox->id, sandbox->reason);
+  }
   commands_end(&sandbox->commands);
   if (sandbox->cgroup)
     cgroups_remove(sandbox->cgroup);
@@ -190,7 +206,8 @@ sandbox_alloc(struct err *err)
     sandbox->cgroup = ++last_cgroup;
     sandbox->limits = usual_limits;
   }
-  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->status_socket = sandbox->nursery = -1;
+  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->tree = sandbox->status_socket = sandbox->nursery =
+      -1;
   for (int i = 0; i < STREAM_COUNT; i++)
     sandbox->offered[i] = -1;
   sandbox->next = all;
@@ -286,6 +303,10 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   if (sandbox->told || sandbox->id == 0)
     return;
   sandbox->told = true;
+  if (!sandbox->is_run) {
+    files_sandbox_gone(sandbox->id);
+    started_sandbox_gone(sandbox->id, sandbox->reason);
+  }
   ended_count++;
   if (sandbox->has_session && sandbox->started)
     tell_daemon_of_end(sandbox, lingering);
@@ -313,6 +334,8 @@ sandbox_refuse(struct sandbox *sandbox, const struct err *err)
 static void
 kill_init(struct sandbox *sandbox)
 {
+  if (sandbox->id)
+    files_sandbox_gone(sandbox->id);
   sandbox->killed = true;
   sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
   sandbox->deadline.exact = false;
@@ -515,6 +538,8 @@ sandbox_owner_gone(void)
       dispatch(sandbox, EVENT_KILL, NULL);
       sandbox->told = true; /* nobody is left who waits for it */
     }
+    started_forget(NULL);
+    ports_forget(NULL);
     commands_forget_requests(sandbox->commands);
     sandbox->request = 0; /* a number of the next daemon's means another request */
   }
@@ -610,9 +635,11 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
   bool wanted;
 
   failure_read(frame, &err);
+  if (ports_failed(sandbox->id, frame->request, &err))
+    return;
   if (!commands_failed(&sandbox->commands, frame->request, &wanted))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
-  else if (wanted)
+  else if (!started_failed(frame->request, &err) && wanted)
     control_refuse(frame->request, &err);
 }
 
@@ -693,7 +720,7 @@ on_spawned(struct sandbox *sandbox, struct frame *frame)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return;
   }
-  if (!wanted)
+  if (started_spawned(sandbox->id, number, pid) || !wanted)
     return;
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u32(&writer, RAMET_TAG_COMMAND, number);
@@ -740,6 +767,13 @@ keep_usage(struct sandbox *sandbox, const struct exit_record *record)
 }
 
 static void
+on_connected(struct sandbox *sandbox, struct frame *frame)
+{
+  if (!ports_connected(sandbox->id, frame))
+    dispatch(sandbox, EVENT_HOSTILE, NULL);
+}
+
+static void
 read_exit(struct sandbox *sandbox, struct frame *frame)
 {
   struct exit_record record;
@@ -775,6 +809,8 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   weigh_memory(sandbox, &record);
+  if (started_exited(sandbox->id, &record))
+    return;
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
   exit_record_put(&record, &writer);
@@ -896,6 +932,7 @@ on_linger(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   log_text("sandbox_lingers", "a process does not die");
+  started_sandbox_gone(sandbox->id, sandbox->reason);
   tell_ended(sandbox, true);
 }
 
@@ -932,18 +969,19 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       FAILED           HOSTILE     DEADLINE     KILL     DEATH */
-    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_failed, on_hostile,
-                      on_deadline, on_kill, on_death},
-    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, ignore,
-                        ignore, on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_failed, on_hostile,
-                          on_deadline, on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_failed, on_hostile,
-                         on_run_deadline, on_kill, on_death},
-    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_spawn_failed, on_hostile,
-                          on_deadline_standing, on_kill_standing, on_death},
-    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore, on_death},
+    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_failed,
+                      on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
+                        on_hostile, ignore, ignore, on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, on_failed,
+                          on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_failed,
+                         on_hostile, on_run_deadline, on_kill, on_death},
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_connected, on_spawn_failed,
+                          on_hostile, on_deadline_standing, on_kill_standing, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore,
+                        on_death},
 };
 
 static void
@@ -968,6 +1006,8 @@ event_of(uint16_t kind)
     return EVENT_EXITED;
   case RAMET_INIT_ENDED:
     return EVENT_ENDED;
+  case RAMET_INIT_CONNECTED:
+    return EVENT_CONNECTED;
   case RAMET_INIT_FAILED:
     return EVENT_FAILED;
   default:
@@ -1045,7 +1085,7 @@ sandbox_reap(void)
       fork_process_stopped(pid);
       continue;
     }
-    if (snapshot_reaped(pid))
+    if (snapshot_reaped(pid) || files_reaped(pid))
       continue;
     bool found = false;
     for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)

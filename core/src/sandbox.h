@@ -50,6 +50,7 @@ struct sandbox {
   struct root *root;
   struct snapshot *origin; /* it was forked from this, or NULL */
   int upper;
+  int tree; /* its root, with everything that is mounted on it */
   uint32_t filter;
   struct stream_identity streams[STREAM_COUNT];
   uint64_t region_start, region_end;
@@ -76,6 +77,7 @@ uint64_t sandbox_ended_count(void);
 /* Entries in a row that failed to prepare, nobody waiting for them; a request starts the count anew. */
 int sandbox_prepare_failures(void);
 uint64_t sandbox_last_activity(void);
+void sandbox_note_activity(void);
 struct sandbox *sandbox_find(uint64_t id);
 struct sandbox *sandbox_next(const struct sandbox *after);
 

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
     from ramet._version import __version__ as __version__
     from ramet.client import AsyncClient as AsyncClient
+    from ramet.client import AsyncCommand as AsyncCommand
+    from ramet.client import AsyncCommands as AsyncCommands
+    from ramet.client import AsyncFiles as AsyncFiles
     from ramet.client import AsyncSandbox as AsyncSandbox
     from ramet.client import AsyncSandboxList as AsyncSandboxList
     from ramet.client import Client as Client
+    from ramet.client import Command as Command
+    from ramet.client import Commands as Commands
+    from ramet.client import Files as Files
     from ramet.client import Sandbox as Sandbox
     from ramet.client import SandboxList as SandboxList
     from ramet.client import arun as arun
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from ramet.errors import DaemonError as DaemonError
     from ramet.errors import DaemonLost as DaemonLost
     from ramet.errors import DaemonStartError as DaemonStartError
+    from ramet.errors import FileError as FileError
     from ramet.errors import ForkError as ForkError
     from ramet.errors import InternalError as InternalError
     from ramet.errors import InvalidRequest as InvalidRequest
@@ -49,11 +56,16 @@ if TYPE_CHECKING:
     from ramet.errors import TemplateError as TemplateError
     from ramet.errors import Unforkable as Unforkable
     from ramet.errors import WaitTimeout as WaitTimeout
+    from ramet.models.commands import CommandInfo as CommandInfo
     from ramet.models.executions import Execution as Execution
     from ramet.models.executions import Result as Result
+    from ramet.models.files import Change as Change
+    from ramet.models.files import FileEvent as FileEvent
+    from ramet.models.files import FileInfo as FileInfo
     from ramet.models.limits import Limits as Limits
     from ramet.models.results import CommandResult as CommandResult
     from ramet.models.results import Usage as Usage
+    from ramet.models.sandboxes import Metrics as Metrics
     from ramet.models.sandboxes import SandboxInfo as SandboxInfo
     from ramet.models.sandboxes import Snapshot as Snapshot
     from ramet.models.templates import Template as Template
@@ -63,9 +75,15 @@ _HOME = {
     **dict.fromkeys(
         (
             "AsyncClient",
+            "AsyncCommand",
+            "AsyncCommands",
+            "AsyncFiles",
             "AsyncSandbox",
             "AsyncSandboxList",
             "Client",
+            "Command",
+            "Commands",
+            "Files",
             "Sandbox",
             "SandboxList",
             "arun",
@@ -85,6 +103,7 @@ _HOME = {
             "DaemonError",
             "DaemonLost",
             "DaemonStartError",
+            "FileError",
             "ForkError",
             "InternalError",
             "InvalidRequest",
@@ -103,11 +122,13 @@ _HOME = {
         ),
         "ramet.errors",
     ),
+    "CommandInfo": "ramet.models.commands",
+    **dict.fromkeys(("Change", "FileEvent", "FileInfo"), "ramet.models.files"),
     "Limits": "ramet.models.limits",
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),
     "Template": "ramet.models.templates",
     **dict.fromkeys(("CommandResult", "Usage"), "ramet.models.results"),
-    **dict.fromkeys(("SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
+    **dict.fromkeys(("Metrics", "SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605  the table is the list

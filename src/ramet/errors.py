@@ -10,6 +10,7 @@ The tree::
      ├ Unforkable            the process `process` (`pid`) holds `what` no fork can carry; nothing was changed
      ├ ForkError             children were not made: `errors` by number; `sandboxes` are those that were kept
      ├ SandboxEnded          the sandbox is dead; `reason`, `exit_code` and `signal` say of what
+     ├ FileError             a file in a sandbox: `path` names it, `errno` and `code` say what about it
      ├ WaitTimeout           a wait with a timeout was in vain, and changed nothing; also a TimeoutError
      ├ SnapshotError         a snapshot on disk: `snapshot` names it
      │  ├ SnapshotDamaged    bytes of it, or of what it builds upon, are not those that were written
@@ -44,6 +45,7 @@ __all__ = [
     "DaemonError",
     "DaemonLost",
     "DaemonStartError",
+    "FileError",
     "ForkError",
     "InternalError",
     "InvalidRequest",
@@ -244,6 +246,25 @@ class ForkError(RametError):
         return ForkError, (self.message, (), self.errors)
 
 
+class FileError(RametError):
+    """What was asked of a file in a sandbox cannot be done. `path` is the file, inside the sandbox."""
+
+    default_code = "file_error"
+    extra = ("path",)
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        path: str | None = None,
+        errno: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(code, message, errno=errno, hint=hint)
+        self.path = path
+
+
 class WaitTimeout(RametError, TimeoutError):
     """What was waited for did not come in time. Nothing is lost: wait again, read again, or kill."""
 
@@ -367,6 +388,7 @@ _CLASSES: dict[str, type[RametError]] = {
         IsolationError,
         Unforkable,
         SandboxEnded,
+        FileError,
         WaitTimeout,
         TemplateError,
         SnapshotError,

@@ -117,3 +117,23 @@ def test_what_a_fork_cannot_carry_is_refused_or_left_out_and_told(ramet):
     assert ramet("fork", "worker", "--on-unsupported", "ignore").returncode == 2
     assert ramet("fork", "--snapshot", "point", "--on-unsupported", "drop").returncode == 2
     assert ramet("snapshot", "rm", "point").returncode == 0
+
+
+def test_the_lineage_of_sandboxes_is_drawn_and_filtered(ramet):
+    parent = ramet("sandbox", "create", "--name", "worker", *SLEEP).stdout.decode().strip()
+    child = ramet("fork", "worker", "--name", "first").stdout.decode().strip()
+    second = ramet("fork", "worker").stdout.decode().strip()
+    grandchild = ramet("fork", "first").stdout.decode().strip()
+    assert ramet("ls", "--tree").stdout.decode().splitlines() == [
+        f"worker  {parent}  running",
+        f"├─ first  {child}  running",
+        f"│  └─ {grandchild}  running",
+        f"└─ {second}  running",
+    ]
+    assert [one["id"] for one in listed(ramet, "--filter", "parent=worker")] == [child, second]
+    assert [one["id"] for one in listed(ramet, "--filter", "name=first")] == [child]
+    assert listed(ramet, "--filter", "colour=red") == []
+    assert ramet("ls", "--filter", "nonsense").returncode == 2
+    assert ramet("kill", "first").returncode == 0
+    assert "└─ first" not in ramet("ls", "--tree").stdout.decode()
+    assert f"{grandchild}  running  from {child}" in ramet("ls", "--tree").stdout.decode()

@@ -159,6 +159,10 @@ CALLED = {
     "sandbox.snapshot": "snapshot create",
     "sandbox.kill": "sandbox kill",
     "sandbox.list": "sandbox ls",
+    "sandbox.attach": "sandbox attach",
+    "sandbox.begin": "sandbox create",
+    "sandbox.commands": "exec",
+    "sandbox.lane": "fork",
     "snapshot.list": "snapshot ls",
     "snapshot.remove": "snapshot rm",
 }

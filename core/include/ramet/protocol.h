@@ -80,6 +80,27 @@ enum ramet_kind {
   RAMET_OFFER = 21, /* a fork that nobody asked for, with the near ends of its streams: it may be claimed */
   RAMET_CLAIM = 22, /* such a fork of a snapshot; reply OK with what was offered */
   RAMET_WITHDRAW = 23, /* end a fork that is offered, unless it was claimed; its ENDED follows */
+  /* over the control connection or a lane: commands with logs in a standing sandbox */
+  RAMET_START = 24,        /* core makes the streams and keeps what is written */
+  RAMET_ATTACH = 25,       /* a reader of such a command, also after its end */
+  RAMET_COMMANDS = 26,     /* all of a sandbox, also after its end */
+  RAMET_INPUT = 27,        /* bytes for its standard input, or the end of that */
+  RAMET_KILL_COMMAND = 28, /* every process of it, wherever it went */
+  RAMET_FORGET = 29,       /* the ended ones of a sandbox */
+  RAMET_FILES = 30,        /* the descriptor that comes along, a SEQPACKET socket, carries FILE_ requests */
+  RAMET_CONNECT = 31,      /* answered with a socket that is connected to a server in the sandbox */
+  /* client to a sandbox's file server */
+  RAMET_FILE_OPEN = 112,
+  RAMET_FILE_STAT = 113,
+  RAMET_FILE_LIST = 114,
+  RAMET_FILE_MAKE_DIR = 115,
+  RAMET_FILE_RENAME = 116,
+  RAMET_FILE_REMOVE = 117,
+  RAMET_FILE_LINK = 118,
+  RAMET_FILE_SET = 119,
+  RAMET_FILE_COPY = 120,
+  RAMET_FILE_WATCH = 121,
+  RAMET_FILE_USAGE = 122, /* what the sandbox uses now */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -93,6 +114,8 @@ enum ramet_kind {
   RAMET_INIT_SPAWN = 66,
   RAMET_INIT_RUN = 67, /* ENTER and SPAWN in one; init ends with the command */
   RAMET_INIT_SIGNAL = 69, /* a signal to a command's process group */
+  RAMET_INIT_CONNECT = 73, /* to a port of the loopback */
+  RAMET_INIT_KILL_COMMAND = 72, /* every process of a command */
   RAMET_INIT_END = 68, /* kill everything inside now; of RUN the end of the command is told as ever */
   /* init to core */
   RAMET_INIT_PREPARED = 80,
@@ -101,6 +124,7 @@ enum ramet_kind {
   RAMET_INIT_EXITED = 83,
   RAMET_INIT_FAILED = 84,
   RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
+  RAMET_INIT_CONNECTED = 86,
   /* tracer to core, while the source stands still: fork the parked twin */
   RAMET_TRACER_TWIN = 96,
 };
@@ -192,7 +216,112 @@ enum ramet_tag {
   RAMET_TAG_FILE = 92, /* u32 mode, u32 length of path, path, content */
   RAMET_TAG_BIND = 93, /* u32 flags, u32 descriptor index or FD_NONE, u32 length of source, source, target */
   RAMET_TAG_LAYER = 94, /* u32 descriptor index or FD_NONE, path; topmost first */
-  RAMET_TAG_BYTES = 95, /* raw bytes: the seccomp program */
+  RAMET_TAG_BYTES = 95, /* raw bytes: the seccomp program; for INPUT what to write */
+  /* commands with logs */
+  RAMET_TAG_LOG_BYTES = 100, /* u64: bytes kept of each stream, half head, half tail */
+  RAMET_TAG_FLAGS = 101, /* u32: enum ramet_start_flag */
+  RAMET_TAG_PORT = 103, /* u32 */
+  RAMET_TAG_THREAD_COUNT = 104, /* u32 */
+  RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
+};
+
+enum ramet_file_tag {
+  RAMET_TAG_PATH = 110, /* text, inside the sandbox */
+  RAMET_TAG_OTHER = 111, /* text: where to rename or copy to; what a link is to say */
+  RAMET_TAG_MODE = 112, /* u32: permissions */
+  RAMET_TAG_TREE = 113, /* u32: enum ramet_file_tree; absent: the sandbox's */
+  RAMET_TAG_DEPTH = 114, /* u32: of LIST, how many levels below the directory; 0: all */
+  RAMET_TAG_MTIME_NS = 115, /* u64: nanoseconds since the epoch */
+  RAMET_TAG_FILE_INFO = 116, /* struct ramet_file_info, name, target; repeated */
+  RAMET_TAG_MORE = 117, /* u32: 1: another frame answers too */
+};
+
+enum ramet_file_tree {
+  RAMET_TREE_SANDBOX = 0,
+  RAMET_TREE_ORIGIN = 1, /* as the sandbox was when it was made */
+  RAMET_TREE_WRITTEN = 2, /* its writable layer alone: whiteouts are devices 0,0 */
+};
+
+enum ramet_file_flag {
+  RAMET_FILE_READ = 1,
+  RAMET_FILE_WRITE = 2,
+  RAMET_FILE_CREATE = 4,
+  RAMET_FILE_TRUNCATE = 8,
+  RAMET_FILE_EXCLUSIVE = 16,
+  RAMET_FILE_APPEND = 32,
+  RAMET_FILE_PARENTS = 64, /* make missing directories above */
+  RAMET_FILE_RECURSIVE = 128, /* REMOVE, COPY, WATCH: with everything below */
+  RAMET_FILE_REPLACE = 256, /* RENAME, COPY: what stands there goes */
+  RAMET_FILE_AS_NAMED = 512, /* a link is meant itself, not what it leads to */
+  RAMET_FILE_HARD = 1024, /* LINK: another name of the file, not a link that says where it is */
+};
+
+/* What is told of a file; `name_length` bytes of its name and `target_length` of what a link says follow. */
+struct ramet_file_info {
+  uint64_t size;
+  uint64_t inode;
+  uint64_t mtime_ns;
+  uint64_t blocks;
+  uint32_t mode;
+  uint32_t uid;
+  uint32_t gid;
+  uint32_t links;
+  uint32_t device; /* of a device */
+  uint32_t opaque; /* 1: a directory that hides the one below it */
+  uint32_t name_length;
+  uint32_t target_length;
+};
+
+enum ramet_start_flag {
+  RAMET_START_STDIN = 1, /* START: its input is what INPUT brings; else /dev/null */
+  RAMET_START_AT_END = 2, /* START: answered at the command's end, and then forgotten */
+  RAMET_START_CHANGES = 4, /* START, ATTACH: the wakeup tells of output too, and not only of the end */
+  RAMET_INPUT_END = 8, /* INPUT: nothing follows */
+};
+
+enum ramet_command_state {
+  RAMET_COMMAND_STARTING = 0,
+  RAMET_COMMAND_RUNNING = 1,
+  RAMET_COMMAND_ENDED = 2,
+};
+
+#define RAMET_LOG_MAGIC 0x474f4c52
+/* The header stands alone in the log's first bytes; then the first stream's head and ring, then the second's. */
+#define RAMET_LOG_HEADER 4096
+/* Most bytes written at once: so many before the oldest byte of the ring may be in the course of being replaced. */
+#define RAMET_LOG_CHUNK 65536
+#define RAMET_LOG_BYTES_MAX 1073741824
+#define RAMET_COMMAND_RECORD_MAX 8192
+#define RAMET_INPUT_MAX 65000
+
+/* A command's log begins with this. Its readers have the file read-only; core writes totals after the bytes, and
+ * `state` last. Byte n of a stream stands at n in its head, else at (n - head) modulo ring behind that. */
+struct ramet_log {
+  uint32_t magic;
+  uint32_t state; /* enum ramet_command_state */
+  uint64_t head; /* bytes of a head */
+  uint64_t ring; /* bytes of a ring; the last `ring` - RAMET_LOG_CHUNK written are there to be read */
+  uint64_t tail; /* bytes at the end of a stream that are its result, behind the head */
+  uint64_t total[2]; /* written so far: standard output, standard error */
+  uint32_t failed[2]; /* errno that kept bytes out of the log */
+  uint32_t reason; /* enum ramet_reason; this and what follows at the end */
+  uint32_t status;
+  uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
+  uint64_t elapsed_ns, setup_ns;
+  uint64_t memory_peak, oom_kills;
+  uint32_t lingering;
+  uint32_t zero;
+};
+
+struct ramet_command_info {
+  uint32_t number;
+  uint32_t pid;
+  uint32_t state;
+  uint32_t reason;
+  uint32_t status;
+  uint32_t input; /* 1: takes INPUT */
+  uint64_t elapsed_ns;
+  uint64_t total[2];
 };
 
 enum ramet_bind_flag {

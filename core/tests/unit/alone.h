@@ -49,6 +49,138 @@ control_refuse(uint64_t request, const struct err *err)
   told[told_count++] = (struct told){.kind = RAMET_ERROR, .request = request, .err = *err};
 }
 
+int
+files_open(struct frame *frame, struct err *err)
+{
+  (void)frame;
+  return err_field(err, "kind", "no files here");
+}
+
+void
+files_sandbox_gone(uint64_t sandbox)
+{
+  (void)sandbox;
+}
+
+bool
+files_reaped(int pid)
+{
+  (void)pid;
+  return false;
+}
+
+int
+ports_request(struct frame *frame, struct lane *lane, struct err *err)
+{
+  (void)frame;
+  (void)lane;
+  return err_field(err, "kind", "no ports here");
+}
+
+bool
+ports_connected(uint64_t sandbox, struct frame *frame)
+{
+  (void)sandbox;
+  (void)frame;
+  return false;
+}
+
+bool
+ports_failed(uint64_t sandbox, uint64_t request, const struct err *err)
+{
+  (void)sandbox;
+  (void)request;
+  (void)err;
+  return false;
+}
+
+void
+ports_sandbox_gone(uint64_t sandbox)
+{
+  (void)sandbox;
+}
+
+void
+ports_forget(const struct lane *lane)
+{
+  (void)lane;
+}
+
+bool
+ports_lane_busy(const struct lane *lane)
+{
+  (void)lane;
+  return false;
+}
+
+int
+ports_connect(uint32_t port, struct err *err)
+{
+  (void)port;
+  return err_field(err, "port", "no ports here");
+}
+
+/* Commands with logs are not: they have tests of their own in tests/system/core. */
+bool
+started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)
+{
+  (void)sandbox;
+  (void)number;
+  (void)pid;
+  return false;
+}
+
+bool
+started_failed(uint64_t request, const struct err *err)
+{
+  (void)request;
+  (void)err;
+  return false;
+}
+
+bool
+started_exited(uint64_t sandbox, const struct exit_record *record)
+{
+  (void)sandbox;
+  (void)record;
+  return false;
+}
+
+void
+started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason)
+{
+  (void)sandbox;
+  (void)reason;
+}
+
+bool
+started_takes(uint16_t kind)
+{
+  (void)kind;
+  return false;
+}
+
+int
+started_request(struct frame *frame, struct lane *lane, struct err *err)
+{
+  (void)frame;
+  (void)lane;
+  return err_field(err, "kind", "no commands with logs here");
+}
+
+bool
+started_lane_busy(const struct lane *lane)
+{
+  (void)lane;
+  return false;
+}
+
+void
+started_forget(const struct lane *lane)
+{
+  (void)lane;
+}
+
 struct root *
 root_find(uint32_t id)
 {

@@ -30,10 +30,12 @@ put_run(struct writer *writer)
 static void
 put_use(struct writer *writer, enum plan_use use)
 {
-  if (use == PLAN_SPAWN)
+  if (use == PLAN_SPAWN || use == PLAN_START)
     put_u64(writer, RAMET_TAG_SANDBOX, 7);
   else
     put_sandbox(writer);
+  if (use == PLAN_START)
+    put_u32(writer, RAMET_TAG_COMMAND, 3);
   if (use != PLAN_CREATE)
     put_text(writer, RAMET_TAG_ARG, "true");
 }
@@ -298,7 +300,7 @@ an_empty_payload_is_no_plan(void)
   struct writer writer = {0};
   struct plan plan;
 
-  for (int use = PLAN_RUN; use <= PLAN_SPAWN; use++)
+  for (int use = PLAN_RUN; use <= PLAN_START; use++)
     CHECK(!decodes(&writer, (enum plan_use)use, false, &plan));
 }
 
@@ -327,6 +329,7 @@ valid_value(uint16_t tag, uint8_t value[24])
   case RAMET_TAG_DISK_INODES:
   case RAMET_TAG_PROCESSES:
   case RAMET_TAG_WALL_NS:
+  case RAMET_TAG_LOG_BYTES:
     return 8;
   case RAMET_TAG_RLIMIT:
     return 24;
@@ -355,6 +358,10 @@ static const uint16_t command_tags[] = {
     RAMET_TAG_COMMAND, RAMET_TAG_CWD,    RAMET_TAG_UID, RAMET_TAG_GID, RAMET_TAG_STDIN,
     RAMET_TAG_STDOUT,  RAMET_TAG_STDERR, RAMET_TAG_ARG, RAMET_TAG_ENV, RAMET_TAG_CHANNEL,
 };
+static const uint16_t start_tags[] = {
+    RAMET_TAG_COMMAND, RAMET_TAG_CWD,     RAMET_TAG_UID,    RAMET_TAG_GID,       RAMET_TAG_ARG,
+    RAMET_TAG_ENV,     RAMET_TAG_WALL_NS, RAMET_TAG_RECORD, RAMET_TAG_LOG_BYTES, RAMET_TAG_FLAGS,
+};
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static bool
@@ -371,6 +378,8 @@ belongs(uint16_t tag, enum plan_use use)
 {
   if (tag == RAMET_TAG_SANDBOX)
     return true;
+  if (use == PLAN_START)
+    return in(tag, start_tags, COUNT(start_tags));
   return (use != PLAN_SPAWN && in(tag, sandbox_tags, COUNT(sandbox_tags))) ||
          (use != PLAN_CREATE && in(tag, command_tags, COUNT(command_tags)));
 }
@@ -378,6 +387,8 @@ belongs(uint16_t tag, enum plan_use use)
 static bool
 is_present_already(uint16_t tag, enum plan_use use)
 {
+  if (use == PLAN_START)
+    return tag == RAMET_TAG_SANDBOX || tag == RAMET_TAG_COMMAND;
   return tag == RAMET_TAG_SANDBOX ||
          (use != PLAN_SPAWN && (tag == RAMET_TAG_ROOT || tag == RAMET_TAG_FILTER || tag == RAMET_TAG_DISK_BYTES ||
                                 tag == RAMET_TAG_DISK_INODES));
@@ -389,7 +400,7 @@ each_message_takes_its_own_tags_and_no_other_number(void)
   struct plan plan;
   uint8_t value[24];
 
-  for (int use = PLAN_RUN; use <= PLAN_SPAWN; use++)
+  for (int use = PLAN_RUN; use <= PLAN_START; use++)
     for (uint32_t tag = 0; tag <= UINT16_MAX; tag++) {
       cleanup_writer struct writer writer = {0};
       if (is_present_already((uint16_t)tag, (enum plan_use)use))

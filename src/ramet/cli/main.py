@@ -17,6 +17,9 @@ from ramet.cli.commands import (
     bench,
     daemon,
     doctor,
+    files,
+    ports,
+    processes,
     quickstart,
     root,
     run,
@@ -66,6 +69,9 @@ daemon_app.command("stop", cls=Command)(daemon.stop)
 daemon_app.command("status", cls=Command)(daemon.status)
 root_app.command("build", cls=Command)(root.build)
 app.command("fork", cls=Command)(sandbox.fork)
+app.command("ls", cls=Command)(sandbox.ls)
+app.command("kill", cls=Command)(sandbox.kill)
+app.command("exec", cls=RunCommand, context_settings={"allow_interspersed_args": False})(processes.exec_)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(snapshot_app, name="snapshot")
 app.add_typer(template_app, name="template")
@@ -74,6 +80,13 @@ sandbox_app.command("create", cls=RunCommand, context_settings={"allow_intersper
 )
 sandbox_app.command("ls", cls=Command)(sandbox.ls)
 sandbox_app.command("kill", cls=Command)(sandbox.kill)
+sandbox_app.command("cp", cls=Command)(files.cp)
+sandbox_app.command("diff", cls=Command)(files.diff)
+sandbox_app.command("forward", cls=Command)(ports.forward)
+sandbox_app.command("stats", cls=Command)(sandbox.stats)
+sandbox_app.command("ps", cls=Command)(processes.ps)
+sandbox_app.command("attach", cls=Command)(processes.attach)
+sandbox_app.command("signal", cls=Command)(processes.send_signal)
 snapshot_app.command("create", cls=Command)(snapshot.create)
 snapshot_app.command("ls", cls=Command)(snapshot.ls)
 snapshot_app.command("rm", cls=Command)(snapshot.rm)

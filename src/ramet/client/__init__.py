@@ -15,18 +15,32 @@ if TYPE_CHECKING:
     from ramet.client._async.api import shutdown as ashutdown
     from ramet.client._async.api import status as astatus
     from ramet.client._async.client import AsyncClient
+    from ramet.client._async.commands import AsyncCommand, AsyncCommands
+    from ramet.client._async.files import AsyncFiles
+    from ramet.client._async.ports import AsyncPorts
     from ramet.client._async.sandbox import AsyncSandbox, AsyncSandboxList
     from ramet.client._async.sandbox import fork as afork
     from ramet.client._sync import sandboxes, snapshots, templates
     from ramet.client._sync.api import doctor, ping, run, shutdown, status
     from ramet.client._sync.client import Client
+    from ramet.client._sync.commands import Command, Commands
+    from ramet.client._sync.files import Files
+    from ramet.client._sync.ports import Ports
     from ramet.client._sync.sandbox import Sandbox, SandboxList, fork
 
 __all__ = [
     "AsyncClient",
+    "AsyncCommand",
+    "AsyncCommands",
+    "AsyncFiles",
+    "AsyncPorts",
     "AsyncSandbox",
     "AsyncSandboxList",
     "Client",
+    "Command",
+    "Commands",
+    "Files",
+    "Ports",
     "Sandbox",
     "SandboxList",
     "adoctor",
@@ -52,8 +66,14 @@ _CALLS = ("doctor", "ping", "run", "shutdown", "status")
 _HOME = {
     "AsyncClient": ("_async.client", "AsyncClient"),
     "Client": ("_sync.client", "Client"),
+    **{name: ("_async.commands", name) for name in ("AsyncCommand", "AsyncCommands")},
+    **{name: ("_sync.commands", name) for name in ("Command", "Commands")},
     **{name: ("_async.sandbox", name) for name in ("AsyncSandbox", "AsyncSandboxList")},
     **{name: ("_sync.sandbox", name) for name in ("Sandbox", "SandboxList", "fork")},
+    "AsyncFiles": ("_async.files", "AsyncFiles"),
+    "Files": ("_sync.files", "Files"),
+    "AsyncPorts": ("_async.ports", "AsyncPorts"),
+    "Ports": ("_sync.ports", "Ports"),
     "afork": ("_async.sandbox", "fork"),
     "sandboxes": ("_sync.sandboxes", ""),
     "snapshots": ("_sync.snapshots", ""),

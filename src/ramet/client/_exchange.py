@@ -46,8 +46,8 @@ class Made(NamedTuple):
     fds: list[int]
 
 
-class Link:
-    """A socket on which a run can be asked for, and the poller that watches it. One request at a time."""
+class Peer:
+    """A socket on which something is asked for, and the poller that watches it. One request at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)  # noqa: FBT003
@@ -58,14 +58,6 @@ class Link:
         self.busy = False
         """True from a request to its answer: then only closing it gives it a known state."""
         _open_links.add(self)
-
-    @abstractmethod
-    def run(self, request: RunRequest, fds: list[int]) -> None:
-        """Ask for a run. Raises Stale, RametError."""
-
-    @abstractmethod
-    def ended(self) -> RunEnd | None:
-        """The end of the run, None if it is not here yet. Raises Stale, or the error in its place."""
 
     def _sending(self, send: Callable[[], object]) -> None:
         try:
@@ -93,6 +85,18 @@ class Link:
         if hasattr(self, "poller"):
             self.poller.close()
             self.sock.close()
+
+
+class Link(Peer):
+    """One on which a run can be asked for."""
+
+    @abstractmethod
+    def run(self, request: RunRequest, fds: list[int]) -> None:
+        """Ask for a run. Raises Stale, RametError."""
+
+    @abstractmethod
+    def ended(self) -> RunEnd | None:
+        """The end of the run, None if it is not here yet. Raises Stale, or the error in its place."""
 
 
 class Connection(Link):
@@ -136,7 +140,7 @@ class Connection(Link):
 
 
 # A connection that a fork inherits would keep the sandbox of a parent alive that is dead.
-_open_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_open_links: weakref.WeakSet[Peer] = weakref.WeakSet()
 
 
 def _close_inherited() -> None:
@@ -144,7 +148,7 @@ def _close_inherited() -> None:
         link.close()
 
 
-def keep(idle: list[Any], link: Link) -> None:
+def keep(idle: list[Any], link: Peer) -> None:
     """Keep a link that is idle for the next run, or close it when there are many."""
     if len(idle) >= IDLE_MAX:
         link.close()

@@ -39,6 +39,15 @@ def ended_error(info: SandboxInfo, text: str) -> SandboxEnded:
     )
 
 
+def elsewhere() -> InvalidRequest:
+    """The error for streams that this object does not have."""
+    return InvalidRequest(
+        "streams_elsewhere",
+        "the standard streams of this sandbox are another's, or went with an earlier daemon",
+        hint="commands.start gives streams that any number of readers can have",
+    )
+
+
 class Inflow:
     """An output stream of the command, and what was read of it but not asked for yet."""
 
@@ -46,6 +55,8 @@ class Inflow:
         self.descriptor = descriptor
         """-1 at the end of the stream."""
         self.buffer = bytearray()
+        self.elsewhere = False
+        """Whether somebody else has the stream."""
         self._scanned = 0
         self._busy = False
 
@@ -57,6 +68,8 @@ class Inflow:
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """One at a time: two readers would each get a part that makes no sense. Raises InvalidRequest."""
+        if self.elsewhere:
+            raise elsewhere()
         if self._busy:
             raise InvalidRequest("stream_busy", "this stream is being read already, or waited for")
         self._busy = True
@@ -104,9 +117,13 @@ class Outflow:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.elsewhere = False
+        """Whether somebody else has the stream."""
 
     def push(self, data: memoryview) -> int | None:
         """Write what there is room for: how many bytes. None when nobody reads any more."""
+        if self.elsewhere:
+            raise elsewhere()
         if self.descriptor < 0:
             return None
         try:
@@ -158,14 +175,24 @@ class Held:
         info: SandboxInfo | dict[str, Any],
         fds: list[int],
         line: type[DaemonLine | CoreLine] = DaemonLine,
+        *,
+        owner: bool = True,
     ) -> None:
-        """Takes `fds`: session, stdin, stdout, stderr, and a kernel's channel. `line`: who is at its end."""
-        session, feed, out, err, *channel = fds
+        """Takes `fds`: session, stdin, stdout, stderr, and a kernel's channel; or the session alone.
+
+        `line`: who is at its end.
+        """
+        session, *streams = fds
+        self.owner = owner
+        """Whether the sandbox is to end with this, unless it is detached."""
+        feed, out, err, *channel = streams or (-1, -1, -1)
         self.session = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, session)
         self.line = line
         self.stdin = Outflow(feed)
         self.stdout = Inflow(out)
         self.stderr = Inflow(err)
+        if not streams:
+            self.stdin.elsewhere = self.stdout.elsewhere = self.stderr.elsewhere = True
         self.info = info if isinstance(info, SandboxInfo) else SandboxInfo.from_wire(info)
         self.channel = socket.socket(fileno=channel[0]) if channel else None
         self.lost = False

@@ -210,6 +210,11 @@ class Source:
         """True when bytes are at hand that the pipe had no room for."""
         return bool(self._data)
 
+    def piece(self, size: int) -> bytes:
+        """Take what is at hand, `size` bytes at most, to be sent elsewhere."""
+        piece, self._data = bytes(self._data[:size]), self._data[size:]
+        return piece
+
     def push(self) -> bool:
         """Write what there is room for; False when nobody reads any more."""
         try:

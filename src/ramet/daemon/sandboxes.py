@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 from ramet._descriptors import close_all
 from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
+from ramet.errors import RametError
+from ramet.models.commands import SandboxLane
 from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
 
 if TYPE_CHECKING:
     from ramet.daemon.server import Connection
     from ramet.engine.sandboxes import Sandboxes
     from ramet.engine.standing import Sandbox
+    from ramet.models.commands import SandboxLaneRequest
     from ramet.models.operations import Empty
     from ramet.models.sandboxes import (
+        BeginRequest,
         CreateRequest,
         ForkLaneInfo,
         ForkLaneRequest,
@@ -49,6 +53,9 @@ class SandboxOperations:
             "sandbox.snapshot": self._snapshot,
             "sandbox.kill": self._kill,
             "sandbox.list": self._list,
+            "sandbox.commands": self._commands,
+            "sandbox.begin": self._begin,
+            "sandbox.attach": self._attach,
             "snapshot.list": self._list_snapshots,
             "snapshot.remove": self._remove_snapshot,
         }
@@ -81,7 +88,45 @@ class SandboxOperations:
         return await self._sandboxes.kill(request.sandbox)
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
-        return SandboxList(await self._sandboxes.told(ended=request.ended))
+        return SandboxList(await self._sandboxes.told(request))
+
+    async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
+        return (await self._sandboxes.begin(request)).info()
+
+    async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
+        sandbox = await self._sandboxes.find(request.sandbox)
+        fds: list[int] = []
+        try:
+            fds = sandbox.lend()
+            fds.insert(0, open_session(sandbox, owner=False, streams=bool(fds)))
+        except OSError as error:
+            if fds:
+                close_all(fds)
+                sandbox.take_back()
+            text = f"no descriptor is left for the sandbox's streams: {error.strerror}"
+            raise RametError("busy", text, errno=error.errno) from None
+        client.pass_on({"made": 0, "info": sandbox.info().to_wire()}, fds)
+        return sandbox.info()
+
+    async def _commands(self, request: SandboxLaneRequest, client: Connection) -> SandboxLane:
+        sandbox = await self._sandboxes.look_up(request.sandbox, ended=request.ended)
+        if request.ending:
+            await self._sandboxes.wait_gone(sandbox)
+        if not sandbox.core.alive or (sandbox.end is not None and not request.ended):
+            raise sandbox.refusal()
+        sandbox.touch()
+        if request.socket:
+            client.pass_on({"made": 0, "info": {}}, [await open_lane(sandbox.core)])
+        environment, home = sandbox.ground.beginnings()
+        return SandboxLane(
+            core_id=f"{sandbox.core.core_id:016x}",
+            number=sandbox.number,
+            environment=dict(environment),
+            home=home,
+            single_uid=sandbox.core.single_uid,
+            limits=sandbox.limits.asked(),
+            cgroups=sandbox.cgroups,
+        )
 
     async def _list_snapshots(self, _request: Empty, _client: Connection) -> SnapshotList:
         return SnapshotList(await self._sandboxes.snapshots.all_told())

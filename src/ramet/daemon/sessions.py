@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 class Session:
     """The daemon's end."""
 
-    def __init__(self, sandbox: Sandbox, sock: socket.socket) -> None:
-        """Takes `sock`."""
+    def __init__(self, sandbox: Sandbox, sock: socket.socket, *, owner: bool, streams: bool) -> None:
+        """Takes `sock`. One that is not the owner's only attaches; `streams`: it has the sandbox's."""
+        self._owner = owner
+        self._streams = streams
         sock.setblocking(False)  # noqa: FBT003
         self._sock = sock
         self._sandbox = sandbox
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._readable)
-        sandbox.on_end = self._tell_end
+        sandbox.on_end.append(self._tell_end)
+        if not owner:
+            sandbox.attach()
         if sandbox.end is not None:
             self._tell_end()
 
@@ -43,7 +47,7 @@ class Session:
             received = None
         if received is None:
             self._close()
-            self._sandbox.owner_gone()
+            self._gone()
             return
         message, fds = received
         close_all(fds)
@@ -56,19 +60,27 @@ class Session:
         ):
             self._sandbox.signal(number)
 
+    def _gone(self) -> None:
+        if self._owner:
+            self._sandbox.owner_gone()
+            return
+        if self._streams:
+            self._sandbox.take_back()
+        self._sandbox.leave()
+
     def _tell_end(self) -> None:
         with contextlib.suppress(OSError):
             messages.send(self._sock, {"ended": self._sandbox.info().to_wire()})
         self._close()
 
     def _close(self) -> None:
-        self._sandbox.on_end = None
+        self._sandbox.on_end.remove(self._tell_end)
         self._loop.remove_reader(self._sock)
         self._sock.close()
 
 
-def open_session(sandbox: Sandbox) -> int:
-    """A new session of `sandbox`; the owner's end, which is the caller's. Raises OSError."""
+def open_session(sandbox: Sandbox, *, owner: bool = True, streams: bool = True) -> int:
+    """A new session of `sandbox`; the other end, which is the caller's. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    Session(sandbox, ours)
+    Session(sandbox, ours, owner=owner, streams=streams)
     return theirs.detach()

@@ -27,12 +27,16 @@ class Drain:
 
     def close(self) -> None:
         """Stop reading."""
+        close_all(self.release())
+
+    def release(self) -> list[int]:
+        """Stop reading; the descriptors are the caller's again."""
         for timer in self._timers.values():
             timer.cancel()
         descriptors, self._descriptors = self._descriptors, []
         for descriptor in descriptors:
             self._loop.remove_reader(descriptor)
-        close_all(descriptors)
+        return descriptors
 
     def _watch(self, descriptor: int) -> None:
         self._loop.add_reader(descriptor, self._readable, descriptor)

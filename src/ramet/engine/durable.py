@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet._descriptors import close_all
 from ramet.engine.mapped import host_files, mapped_paths
 from ramet.engine.recipes import decode_recipe, encode_recipe
+from ramet.engine.root import default_environment
 from ramet.errors import InternalError, RametError, SnapshotDamaged, SnapshotError
+from ramet.models.names import check_environment
 from ramet.models.operations import Python
 from ramet.native import _protocol as p
 from ramet.native.frames import FrameError, u32
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from ramet.engine.cores import Core
     from ramet.engine.definitions import Key
     from ramet.engine.root import RootSpec
+
+
+ENVIRONMENT_MAX = 16384
+"""Most bytes of a sandbox's environment, as JSON, that its record in core holds."""
 
 
 def ids_of(core_pid: int) -> IdMap:
@@ -80,18 +87,46 @@ class Ground:
     key: Key | None = None
     ancestor: ParentRef | None = None
     spec: RootSpec | None = None
+    environment: Mapping[str, str] | None = None
+    """Of commands in the sandbox; None: as the root says."""
+    home: str = ""
+
+    def beginnings(self) -> tuple[Mapping[str, str], str]:
+        """The variables that every command has, and the directory that it starts in."""
+        if self.environment is None and self.spec is not None:
+            return default_environment(self.spec), self.spec.home
+        return self.environment or {}, self.home or "/"
+
+    def fits_record(self) -> bool:
+        """Whether the environment is small enough for core to keep for the next daemon."""
+        return len(json.dumps(dict(self.beginnings()[0]))) <= ENVIRONMENT_MAX
 
     def to_record(self) -> dict[str, Any]:
         """As JSON, without the recipe."""
         python = self.key and self.key[1]
         key = self.key and [self.key[0], python and python.to_wire()]
-        return {"identity": self.identity, "key": key, "ancestor": self.ancestor}
+        environment, home = self.beginnings()
+        if not self.fits_record():
+            environment = {}
+        return {
+            "identity": self.identity,
+            "key": key,
+            "ancestor": self.ancestor,
+            "environment": environment,
+            "home": home,
+        }
 
     @classmethod
     def from_record(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises ValueError, KeyError, TypeError, InvalidRequest."""
         key = data["key"] and (data["key"][0], data["key"][1] and Python.from_wire(data["key"][1]))
-        return cls(str(data["identity"]), key, data["ancestor"] and ParentRef(*data["ancestor"]))
+        return cls(
+            str(data["identity"]),
+            key,
+            data["ancestor"] and ParentRef(*data["ancestor"]),
+            environment=check_environment(data.get("environment")),
+            home=str(data.get("home", "/")),
+        )
 
     def below(self, image: ParentRef | None) -> Ground:
         """What a child stands on; `image` is the snapshot it is forked from, if that is on disk."""

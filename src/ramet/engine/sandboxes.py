@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead, wanted_ahead
-from ramet.engine.durable import Archive, Ground
+from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.snapshots import Image, Snapshots
-from ramet.engine.standing import COMMAND, LOST, Origin, Sandbox, shown_command
+from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, SandboxEnded, Unforkable
 from ramet.models.names import near
 from ramet.models.sandboxes import ForkLaneInfo, ForkReport, ForkRequest
@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from ramet.models.limits import Limits
     from ramet.models.operations import RunEnd
     from ramet.models.sandboxes import (
+        BeginRequest,
         Child,
         CreateRequest,
         ForkLaneRequest,
         KernelRef,
+        ListRequest,
         OnUnsupported,
         SandboxInfo,
         Snapshot,
@@ -106,12 +108,23 @@ class Sandboxes:
             with contextlib.suppress(RametError):
                 await core.status()
 
-    async def told(self, *, ended: bool) -> tuple[SandboxInfo, ...]:
+    async def look_up(self, key: str, *, ended: bool) -> Sandbox:
+        """As `find`; with `ended` also one that is remembered."""
+        await self._hear()
+        dead = self._found(key, self._past.values()) if ended else None
+        return self._found(key, self._living.values()) or dead or self._refuse(key)
+
+    async def told(self, request: ListRequest) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
         await self._hear()
         self._forget_old()
-        chosen = [*self._living.values(), *(self._past.values() if ended else ())]
-        return tuple([one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown])
+        chosen = [*self._living.values(), *(self._past.values() if request.ended else ())]
+        named = None
+        if request.parent is not None:
+            found = self._found(request.parent, [*self._past.values(), *self._living.values()])
+            named = None if found is None else found.id
+        infos = [one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown]
+        return tuple([info for info in infos if request.fits(info, named)])
 
     @staticmethod
     def _found(key: str, among: Iterable[Sandbox]) -> Sandbox | None:
@@ -150,7 +163,17 @@ class Sandboxes:
         root = await core.definitions.get(run.root, run.python)
         origin = Origin(shown_command(run.argv), kernel=request.kernel, metadata=request.metadata)
         sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
-        sandbox.ground = Ground(root.identity, (run.root, run.python), spec=root.spec)
+        sandbox.ground = Ground(
+            root.identity,
+            (run.root, run.python),
+            spec=root.spec,
+            environment={**root.environment, **_for_all(run.env)},
+            home=root.home,
+        )
+        if request.detach and not sandbox.ground.fits_record():
+            self._drop(sandbox)
+            text = f"a detached sandbox's environment has at most {ENVIRONMENT_MAX} bytes"
+            raise InvalidRequest.of("env", text, code="too_long")
         try:
             channel = Channel(detached=request.detach, kernel=request.kernel)
         except OSError as error:
@@ -160,18 +183,42 @@ class Sandboxes:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
             _learn_birth(sandbox, await self._ask(sandbox, p.CREATE, payload, []))
             streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
-            spawn = root.spawn(run, sandbox.number, streams)
-            started = await self._ask(sandbox, p.SPAWN, spawn, channel.take_theirs())
-            pid = attributes(started.payload).u32(p.TAG_PID)
+            sandbox.first = First(run, root.spawn(run, sandbox.number, streams), channel.take_theirs())
             self._stands(sandbox, channel)
+            if not request.held:
+                await self._begin_first(sandbox)
         except RametError as error:
             channel.close()
             self._give_up(sandbox)
             raise explained(error, run) from None
-        sandbox.origin = dataclasses.replace(origin, pid=pid)
-        if request.detach:
-            self._write_record(sandbox)
         return sandbox, channel
+
+    async def begin(self, request: BeginRequest) -> Sandbox:
+        """Start the command of a sandbox that was held, and set where later ones begin.
+
+        Raises InvalidRequest, SandboxEnded, IsolationError, DaemonError.
+        """
+        sandbox = await self.find(request.sandbox)
+        if request.home is not None:
+            environment, _ = sandbox.ground.beginnings()
+            sandbox.ground = dataclasses.replace(sandbox.ground, environment=environment, home=request.home)
+        if sandbox.first is not None:
+            run = sandbox.first.run
+            try:
+                await self._begin_first(sandbox)
+            except RametError as error:
+                self._give_up(sandbox)
+                raise explained(error, run) from None
+        return sandbox
+
+    async def _begin_first(self, sandbox: Sandbox) -> None:
+        first, sandbox.first = sandbox.first, None
+        assert first is not None  # noqa: S101  the caller's order
+        started = await self._ask(sandbox, p.SPAWN, first.payload, first.fds)
+        pid = attributes(started.payload).u32(p.TAG_PID)
+        sandbox.origin = dataclasses.replace(sandbox.origin, pid=pid)
+        if sandbox.ttl is not None:
+            self._write_record(sandbox)
 
     async def fork(self, request: ForkRequest, deliver: Deliver, wanted: Wanted) -> ForkReport:
         """Children, each passed to `deliver` with its number and its streams when it runs.
@@ -388,12 +435,17 @@ class Sandboxes:
         except SandboxEnded:
             sandbox = self._found(key, self._past.values()) or self._refuse(key)
         sandbox.kill("by request")
+        await self.wait_gone(sandbox)
+        return sandbox.info()
+
+    @staticmethod
+    async def wait_gone(sandbox: Sandbox) -> None:
+        """Wait for an end that is under way. Raises InternalError."""
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
                 await sandbox.gone.wait()
         except TimeoutError:
             raise InternalError("internal", f"the sandbox {sandbox.label} does not end") from None
-        return sandbox.info()
 
     def close(self) -> None:
         """The daemon ends, and core with everything in it."""
@@ -520,6 +572,7 @@ class Sandboxes:
             sandbox.core.end_sandbox(sandbox.number)
 
     def _drop(self, sandbox: Sandbox) -> None:
+        sandbox.drop_first()
         self._living.pop(sandbox.number, None)
         self._past.pop(sandbox.number, None)
 
@@ -604,6 +657,11 @@ def _learn_birth(sandbox: Sandbox, made: Frame) -> None:
     found = attributes(made.payload)
     sandbox.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
     sandbox.watched = bool(found.u64(p.TAG_WATCH))
+
+
+def _for_all(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that later commands have as well: all but the number of the kernel's channel."""
+    return {name: value for name, value in env.items() if name != "RAMET_CHANNEL"}
 
 
 def _exit_of(found: Attributes, sandbox: Sandbox) -> RunEnd:

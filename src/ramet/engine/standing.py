@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet._descriptors import close_all
 from ramet.engine.drain import Drain
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ramet.engine.cores import Core
+    from ramet.models.operations import RunRequest
 
 COMMAND = 1
 """The number in core of a sandbox's one command."""
@@ -50,6 +52,14 @@ class Origin:
     kernel: KernelRef | None = None
     epoch: int = 0
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class First(NamedTuple):
+    """The command of a sandbox that stands and has not begun: what was asked for, SPAWN, its descriptors."""
+
+    run: RunRequest
+    payload: bytes
+    fds: list[int]
 
 
 def shown_command(argv: Sequence[str]) -> tuple[str, ...]:
@@ -94,6 +104,7 @@ class Sandbox:
         self.end: RunEnd | None = None
         self.ended = 0.0
         self.ground = Ground()
+        self.first: First | None = None
         self.spare = False
         """Forked ahead, and nobody's yet."""
         self.watched = False
@@ -104,7 +115,7 @@ class Sandbox:
         """Who had it ended."""
         self.gone = asyncio.Event()
         self.capturing = asyncio.Lock()
-        self.on_end: Callable[[], object] | None = None
+        self.on_end: list[Callable[[], object]] = []
         self._ends: list[int] = []
         self._drain: Drain | None = None
         self._users = 0
@@ -241,6 +252,11 @@ class Sandbox:
         self._users += 1
         self._stop_timer()
 
+    def touch(self) -> None:
+        """Somebody asks something of it: its time to live begins anew."""
+        self.attach()
+        self.leave()
+
     def leave(self) -> None:
         """One of them is done."""
         self._users -= 1
@@ -249,13 +265,31 @@ class Sandbox:
 
     def owner_gone(self) -> None:
         """Its owner has let go of it, or died."""
-        self.on_end = None
         if self.ttl is None:
             self.kill("its owner went")
-        elif self.end is None and self._ends:
+        self.take_back()
+        self.leave()
+
+    def lend(self) -> list[int]:
+        """The near ends of its streams, for another to have; none where somebody has them. The caller's.
+
+        Those of a sandbox that an earlier daemon made are gone with that. Raises OSError.
+        """
+        if self._drain is None or self.end is not None:
+            return []
+        self._ends += self._drain.release()
+        self._drain = None
+        try:
+            return [os.dup(descriptor) for descriptor in self._ends]
+        except OSError:
+            self.take_back()
+            raise
+
+    def take_back(self) -> None:
+        """Nobody has its streams any more: what it writes is read and dropped."""
+        if self.ttl is not None and self.end is None and len(self._ends) == 3:
             self._drain = Drain(self._ends[1:])
             self._ends = self._ends[:1]
-        self.leave()
 
     def _expire(self) -> None:
         self.kill(f"nobody asked for it in {self.ttl:g} s")
@@ -289,8 +323,15 @@ class Sandbox:
             self.exit = end
         self.core.end_sandbox(self.number)
 
+    def drop_first(self) -> None:
+        """Its command does not begin any more."""
+        first, self.first = self.first, None
+        if first is not None:
+            close_all(first.fds)
+
     def finish(self, end: RunEnd) -> None:
         """No process is left in it: tell who waits."""
+        self.drop_first()
         if self.past_daemon and end.reason == "killed" and self.note is None:
             self.note = "its owner had it ended, or went"
         self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
@@ -301,8 +342,8 @@ class Sandbox:
         ends, self._ends = self._ends, []
         close_all(ends)
         self.gone.set()
-        if self.on_end is not None:
-            self.on_end()
+        for tell in list(self.on_end):
+            tell()
 
     def refusal(self) -> SandboxEnded:
         """The error for who asks something of it that only a living one can do."""

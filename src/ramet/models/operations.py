@@ -439,6 +439,7 @@ class Operation:
 
 def _table() -> Mapping[str, Operation]:
     # Imported where the table is first read: a run needs none of these classes, and making one takes 0.5 ms.
+    from ramet.models import commands as c
     from ramet.models import sandboxes as s
 
     rows = (
@@ -454,6 +455,9 @@ def _table() -> Mapping[str, Operation]:
         Operation("sandbox.snapshot", s.SnapshotRequest, s.Snapshot, idempotent=False),
         Operation("sandbox.kill", s.SandboxRequest, s.SandboxInfo),
         Operation("sandbox.list", s.ListRequest, s.SandboxList),
+        Operation("sandbox.attach", s.SandboxRequest, s.SandboxInfo, streams="made"),
+        Operation("sandbox.begin", s.BeginRequest, s.SandboxInfo, idempotent=False),
+        Operation("sandbox.commands", c.SandboxLaneRequest, c.SandboxLane, streams="made"),
         Operation("snapshot.list", Empty, s.SnapshotList),
         Operation("snapshot.remove", s.SnapshotName, s.Snapshot, idempotent=False),
     )

@@ -35,6 +35,9 @@ TTL_S = 300.0
 TTL_MAX_S = 7 * 86400.0
 CHANNELS = ("packets", "lines")
 """Kinds of channels: messages that are read whole (SOCK_SEQPACKET), or lines (SOCK_STREAM)."""
+WORKSPACE = "/workspace"
+"""Where a directory of the host is copied to when a sandbox is made."""
+HOME_MAX = 1024
 METADATA_MAX = 16384
 """Most bytes of what is noted of a sandbox, as JSON in ASCII."""
 SNAPSHOT_METADATA_MAX = 4 << 20
@@ -67,13 +70,13 @@ def _smaller(one: float | None, other: float | None) -> float | None:
     return min([float(value) for value in (one, other) if value is not None], default=None)
 
 
-def _flag(value: object, field: str) -> bool:
+def flag(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest.of(field, f"{shown(value)} is neither true nor false")
     return value
 
 
-def _only(data: Mapping[str, Any], known: Iterable[str]) -> None:
+def only(data: Mapping[str, Any], known: Iterable[str]) -> None:
     if unknown := data.keys() - set(known):
         raise InvalidRequest.of(min(unknown), "is not known to this version", code="unknown_option")
 
@@ -105,7 +108,7 @@ class CreateRequest:
 
     `run` holds the command and where it runs; its limit ``wall`` does not count, `timeout` does: seconds
     until everything in the sandbox is killed, None for never. `ttl` is None unless the sandbox is detached.
-    With `kernel` the command gets a channel.
+    With `kernel` the command gets a channel. `held`: it stands, and its command waits for ``sandbox.begin``.
     """
 
     run: RunRequest
@@ -115,6 +118,7 @@ class CreateRequest:
     ttl: float | None = None
     kernel: KernelRef | None = None
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    held: bool = False
 
     @classmethod
     def of(
@@ -142,7 +146,7 @@ class CreateRequest:
             run,
             named,
             _timeout(timeout),
-            _flag(detach, "detach"),
+            flag(detach, "detach"),
             _ttl(ttl, detach=detach),
             kernel,
             check_metadata(metadata),
@@ -158,16 +162,17 @@ class CreateRequest:
             ttl=self.ttl,
             kernel=self.kernel,
             metadata=self.metadata or None,
+            held=self.held or None,
         )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        _only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata"))
+        only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata", "held"))
         run = data.get("run")
         if not isinstance(run, dict) or "streams" in run or "fault" in run:
             raise InvalidRequest.of("run", "must be an object that describes a command")
-        name, detach = data.get("name"), _flag(data.get("detach", False), "detach")
+        name, detach = data.get("name"), flag(data.get("detach", False), "detach")
         return cls(
             RunRequest.from_wire(run),
             None if name is None else check_name(check_text(name, "name")),
@@ -176,6 +181,7 @@ class CreateRequest:
             _ttl(data.get("ttl"), detach=detach),
             KernelRef.from_wire(data.get("kernel")),
             check_metadata(data.get("metadata")),
+            flag(data.get("held", False), "held"),
         )
 
 
@@ -218,7 +224,7 @@ class Child:
         """From JSON, checked anew. Raises InvalidRequest."""
         if not isinstance(data, Mapping):
             raise InvalidRequest.of("children", "must be a list of objects")
-        _only(data, ("name", "limits", "metadata", "timeout"))
+        only(data, ("name", "limits", "metadata", "timeout"))
         return cls.of(data.get("name"), data.get("limits"), data.get("metadata"), data.get("timeout"))
 
 
@@ -269,7 +275,7 @@ class ForkRequest:
             None if sandbox is None else check_sandbox(sandbox),
             None if snapshot is None else check_name(check_text(snapshot, "snapshot"), "snapshot"),
             children,
-            _flag(detach, "detach"),
+            flag(detach, "detach"),
             _ttl(ttl, detach=detach),
             check_on_unsupported(on_unsupported, taken=snapshot is not None),
         )
@@ -288,7 +294,7 @@ class ForkRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        _only(data, [field.name for field in dataclasses.fields(cls)])
+        only(data, [field.name for field in dataclasses.fields(cls)])
         children = data.get("children")
         if not isinstance(children, list):
             raise InvalidRequest.of("children", "must be a list of objects")
@@ -326,7 +332,7 @@ class ForkLaneRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest naming the field at fault."""
-        _only(data, ("snapshot", "limits", "socket", "sandbox"))
+        only(data, ("snapshot", "limits", "socket", "sandbox"))
         limits = _fork_limits(data.get("limits"))
         if "wall" in limits:
             raise InvalidRequest.of("limits.wall", "is each child's own, not what all have in common")
@@ -336,7 +342,7 @@ class ForkLaneRequest:
         return cls(
             None if name is None else check_name(check_text(name, "snapshot"), "snapshot"),
             limits,
-            _flag(data.get("socket", True), "socket"),
+            flag(data.get("socket", True), "socket"),
             None if sandbox is None else check_sandbox(sandbox),
         )
 
@@ -454,7 +460,7 @@ class SnapshotRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        _only(data, ("sandbox", "name", "metadata", "on_unsupported"))
+        only(data, ("sandbox", "name", "metadata", "on_unsupported"))
         return cls.of(
             data.get("sandbox", ""),
             data.get("name", ""),
@@ -476,8 +482,31 @@ class SandboxRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        _only(data, ("sandbox",))
+        only(data, ("sandbox",))
         return cls(check_sandbox(data.get("sandbox", "")))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BeginRequest:
+    """Let the command of `sandbox` begin that was held; `home` is where further commands begin."""
+
+    sandbox: str
+    home: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest."""
+        only(data, ("sandbox", "home"))
+        home = data.get("home")
+        if home is not None:
+            home = check_text(home, "home")
+            if not home.startswith("/") or len(home) > HOME_MAX:
+                raise InvalidRequest.of("home", f"{shown(home)} is no absolute path", code="not_absolute")
+        return cls(check_sandbox(data.get("sandbox", "")), home)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -493,25 +522,66 @@ class SnapshotName:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest naming ``snapshot``."""
-        _only(data, ("name",))
+        only(data, ("name",))
         return cls(check_name(check_text(data.get("name", ""), "snapshot"), "snapshot"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListRequest:
-    """Which sandboxes to list: those that live, or `ended` ones as well."""
+    """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
+
+    `parent` is an id or name, `snapshot` the name that they were forked from, `metadata` what must be noted.
+    """
 
     ended: bool = False
+    name: str | None = None
+    parent: str | None = None
+    snapshot: str | None = None
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ended: bool = False,
+        name: str | None = None,
+        parent: str | None = None,
+        snapshot: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The checked request. Raises InvalidRequest."""
+        return cls(
+            flag(ended, "ended"),
+            None if name is None else check_sandbox(name, "name"),
+            None if parent is None else check_sandbox(parent, "parent"),
+            None if snapshot is None else check_sandbox(snapshot, "snapshot"),
+            check_metadata(metadata),
+        )
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"ended": self.ended}
+        """As JSON; what has its default is left out."""
+        return _given(
+            ended=self.ended or None,
+            name=self.name,
+            parent=self.parent,
+            snapshot=self.snapshot,
+            metadata=self.metadata or None,
+        )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        _only(data, ("ended",))
-        return cls(_flag(data.get("ended", False), "ended"))
+        only(data, [field.name for field in dataclasses.fields(cls)])
+        return cls.of(**data)
+
+    def fits(self, info: SandboxInfo, parent: str | None) -> bool:
+        """Whether a sandbox is meant; `parent` is the id of the one that was named."""
+        return (
+            self.name in {None, info.name}
+            and (self.parent is None or info.parent in {parent, self.parent})
+            and self.snapshot in {None, info.snapshot}
+            and all(info.metadata.get(name) == value for name, value in self.metadata.items())
+        )
 
 
 # --- what is told -----------------------------------------------------------------------------------------
@@ -611,6 +681,27 @@ class SandboxInfo:
 
 
 _INFO_FIELDS = tuple(field.name for field in dataclasses.fields(SandboxInfo))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a sandbox uses at the moment.
+
+    Times are of its processes, those that ended too. `memory_bytes` is the sum of what is resident of each:
+    pages that processes share count for each of them. `disk_bytes` of `disk_limit` are written to its files.
+    """
+
+    user_ms: float
+    system_ms: float
+    memory_bytes: int
+    processes: int
+    threads: int
+    disk_bytes: int
+    disk_limit: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,6 +21,12 @@ LANES_MAX = 4096
 POOL_MAX = 64
 FD_NONE = 4294967295
 FAULT_HOLD = 65536
+LOG_MAGIC = 0x474F4C52
+LOG_HEADER = 4096
+LOG_CHUNK = 65536
+LOG_BYTES_MAX = 1073741824
+COMMAND_RECORD_MAX = 8192
+INPUT_MAX = 65000
 
 # enum ramet_frame_flag
 FLAG_PAYLOAD_FD = 1
@@ -49,6 +55,25 @@ CLOSE_LANES = 19
 OFFER = 21
 CLAIM = 22
 WITHDRAW = 23
+START = 24
+ATTACH = 25
+COMMANDS = 26
+INPUT = 27
+KILL_COMMAND = 28
+FORGET = 29
+FILES = 30
+CONNECT = 31
+FILE_OPEN = 112
+FILE_STAT = 113
+FILE_LIST = 114
+FILE_MAKE_DIR = 115
+FILE_RENAME = 116
+FILE_REMOVE = 117
+FILE_LINK = 118
+FILE_SET = 119
+FILE_COPY = 120
+FILE_WATCH = 121
+FILE_USAGE = 122
 OK = 32
 ERROR = 33
 EXITED = 34
@@ -60,6 +85,8 @@ INIT_ENTER = 65
 INIT_SPAWN = 66
 INIT_RUN = 67
 INIT_SIGNAL = 69
+INIT_CONNECT = 73
+INIT_KILL_COMMAND = 72
 INIT_END = 68
 INIT_PREPARED = 80
 INIT_ENTERED = 81
@@ -67,6 +94,7 @@ INIT_SPAWNED = 82
 INIT_EXITED = 83
 INIT_FAILED = 84
 INIT_ENDED = 85
+INIT_CONNECTED = 86
 TRACER_TWIN = 96
 
 # enum ramet_tag
@@ -150,6 +178,50 @@ TAG_FILE = 92
 TAG_BIND = 93
 TAG_LAYER = 94
 TAG_BYTES = 95
+TAG_LOG_BYTES = 100
+TAG_FLAGS = 101
+TAG_PORT = 103
+TAG_THREAD_COUNT = 104
+TAG_COMMAND_INFO = 102
+
+# enum ramet_file_tag
+TAG_PATH = 110
+TAG_OTHER = 111
+TAG_MODE = 112
+TAG_TREE = 113
+TAG_DEPTH = 114
+TAG_MTIME_NS = 115
+TAG_FILE_INFO = 116
+TAG_MORE = 117
+
+# enum ramet_file_tree
+TREE_SANDBOX = 0
+TREE_ORIGIN = 1
+TREE_WRITTEN = 2
+
+# enum ramet_file_flag
+FILE_READ = 1
+FILE_WRITE = 2
+FILE_CREATE = 4
+FILE_TRUNCATE = 8
+FILE_EXCLUSIVE = 16
+FILE_APPEND = 32
+FILE_PARENTS = 64
+FILE_RECURSIVE = 128
+FILE_REPLACE = 256
+FILE_AS_NAMED = 512
+FILE_HARD = 1024
+
+# enum ramet_start_flag
+START_STDIN = 1
+START_AT_END = 2
+START_CHANGES = 4
+INPUT_END = 8
+
+# enum ramet_command_state
+COMMAND_STARTING = 0
+COMMAND_RUNNING = 1
+COMMAND_ENDED = 2
 
 # enum ramet_bind_flag
 BIND_READ_ONLY = 1
@@ -282,6 +354,25 @@ KIND_NAMES = MappingProxyType(
         21: "offer",
         22: "claim",
         23: "withdraw",
+        24: "start",
+        25: "attach",
+        26: "commands",
+        27: "input",
+        28: "kill_command",
+        29: "forget",
+        30: "files",
+        31: "connect",
+        112: "file_open",
+        113: "file_stat",
+        114: "file_list",
+        115: "file_make_dir",
+        116: "file_rename",
+        117: "file_remove",
+        118: "file_link",
+        119: "file_set",
+        120: "file_copy",
+        121: "file_watch",
+        122: "file_usage",
         32: "ok",
         33: "error",
         34: "exited",
@@ -293,6 +384,8 @@ KIND_NAMES = MappingProxyType(
         66: "init_spawn",
         67: "init_run",
         69: "init_signal",
+        73: "init_connect",
+        72: "init_kill_command",
         68: "init_end",
         80: "init_prepared",
         81: "init_entered",
@@ -300,6 +393,7 @@ KIND_NAMES = MappingProxyType(
         83: "init_exited",
         84: "init_failed",
         85: "init_ended",
+        86: "init_connected",
         96: "tracer_twin",
     }
 )
@@ -492,5 +586,10 @@ TAG_NAMES = MappingProxyType(
         93: "bind",
         94: "layer",
         95: "bytes",
+        100: "log_bytes",
+        101: "flags",
+        103: "port",
+        104: "thread_count",
+        102: "command_info",
     }
 )

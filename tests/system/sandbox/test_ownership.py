@@ -183,3 +183,68 @@ def test_a_client_that_is_interrupted_leaves_nothing(own):
     program.wait()
     until(lambda: not sandboxes.list(client=client))
     assert none_left("interrupted-client")
+
+
+def test_a_detached_sandbox_is_met_again_with_streams_commands_and_files():
+    with ramet.Sandbox(command=PYTHON, detach=True, name="meeting") as made:
+        assert ask(made, "exec('x = 5')") == "None"
+        with ramet.Sandbox.connect("meeting") as second:
+            # The maker has the streams.
+            assert second.commands.run("echo there").stdout == "there\n"
+            with pytest.raises(ramet.InvalidRequest) as caught:
+                second.stdout.read(timeout=1)
+            assert caught.value.code == "streams_elsewhere"
+            with pytest.raises(ramet.InvalidRequest):
+                second.stdin.write("1\n", timeout=1)
+    with ramet.Sandbox.connect(made.id) as again:
+        assert ask(again, "x") == "5"
+        with ramet.Sandbox.connect(made.id) as third:
+            assert third.files.exists("/etc/passwd")
+    with ramet.Sandbox.connect(made.id) as last:
+        assert ask(last, "x + 1") == "6"
+        last.kill()
+        assert last.wait().reason == "killed"
+    with pytest.raises(ramet.SandboxEnded):
+        ramet.Sandbox.connect(made.id)
+
+
+def test_who_only_attached_ends_nothing_and_hears_of_the_end():
+    with ramet.Sandbox(command=PYTHON) as made:
+        with ramet.Sandbox.connect(made.id) as other:
+            assert other.running
+        assert ask(made, "1") == "1"
+        with ramet.Sandbox.connect(made.id) as other:
+            made.kill()
+            assert other.wait(20).reason == "killed"
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        ramet.Sandbox.connect("nobody")
+    assert caught.value.code == "unknown_sandbox"
+
+
+def test_what_a_sandbox_uses_is_told():
+    with ramet.Sandbox(command=["sleep", "10000"], limits={"disk": "64M"}) as made:
+        before = made.metrics()
+        assert (before.processes, before.threads) == (1, 1)
+        made.files.write("/tmp/file", b"x" * (8 << 20))
+        busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+        made.commands.run(busy, check=True)
+        with made.commands.start(["sleep", "1000"]):
+            after = made.metrics()
+        assert after.processes == 2
+        assert after.disk_bytes - before.disk_bytes >= 8 << 20
+        assert after.disk_bytes < after.disk_limit
+        assert after.user_ms + after.system_ms > before.user_ms + before.system_ms
+        assert after.memory_bytes > before.memory_bytes > 0
+        made.commands.forget()
+
+
+def test_a_paused_sandbox_goes_on_where_it_was_under_its_name():
+    with ramet.Sandbox(command=PYTHON, name="sleeper") as made:
+        assert ask(made, "exec('x = 41')") == "None"
+        made.files.write("note", "kept")
+        kept = made.pause()
+        assert not made.running
+    assert [one.name for one in ramet.snapshots.list()] == [kept.name]
+    with ramet.Sandbox.resume(kept) as again:
+        assert (again.name, ask(again, "x + 1"), again.files.read("note")) == ("sleeper", "42", "kept")
+    assert ramet.snapshots.list() == ()

@@ -13,6 +13,7 @@ from ramet.engine.sandboxes import Sandboxes
 from ramet.engine.standing import COMMAND_SHOWN, Origin, Sandbox, shown_command
 from ramet.models.limits import Limits
 from ramet.models.operations import RunEnd
+from ramet.models.sandboxes import ListRequest
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.channels import Channel
@@ -231,7 +232,7 @@ async def test_an_end_that_core_tells_before_the_list_is_not_lost(core):
     assert core.killed == [NUMBER]
     payload = ended(9, p.REASON_KILLED, frames.u64(p.TAG_SANDBOX, NUMBER))
     everything.event(core, frames.Frame(p.ENDED, 0, payload, []))
-    (info,) = await everything.told(ended=True)
+    (info,) = await everything.told(ListRequest(ended=True))
     assert (info.end.reason, info.end.exit_code) == ("exit", 3)
 
 
@@ -248,6 +249,6 @@ async def test_the_dead_are_forgotten_after_a_while(core, monkeypatch):
     everything = Sandboxes(Cores())
     everything.adopt(core, told(sandbox_of(core, ttl=60).record()))
     everything.close()
-    assert len(await everything.told(ended=True)) == 1
+    assert len(await everything.told(ListRequest(ended=True))) == 1
     monkeypatch.setattr("ramet.engine.sandboxes.RETENTION_S", -1.0)
-    assert await everything.told(ended=True) == ()
+    assert await everything.told(ListRequest(ended=True)) == ()

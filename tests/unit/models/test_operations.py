@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from ramet.errors import InvalidRequest
+from ramet.models.commands import SandboxLane
 from ramet.models.limits import Limits
 from ramet.models.operations import (
     OPERATIONS,
@@ -154,6 +155,9 @@ def sandbox_results():
         "sandbox.snapshot": point,
         "sandbox.kill": ended,
         "sandbox.list": SandboxList((running, ended)),
+        "sandbox.attach": running,
+        "sandbox.begin": running,
+        "sandbox.commands": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
         "snapshot.list": SnapshotList((point,)),
         "snapshot.remove": point,
     }
@@ -177,7 +181,8 @@ def test_every_result_of_the_table_arrives_as_it_left():
 
 def test_only_operations_that_start_nothing_may_be_sent_again():
     once = {name for name, operation in OPERATIONS.items() if not operation.idempotent}
-    assert once == {"run", "sandbox.create", "sandbox.fork", "sandbox.snapshot", "snapshot.remove"}
+    made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "snapshot")}
+    assert once == {"run", *made, "snapshot.remove"}
 
 
 def test_a_run_needs_nothing_of_what_is_told_of_sandboxes():

@@ -185,6 +185,17 @@ def test_limits_are_set_for_oneself_and_read_for_others() -> None:
     assert explain("prlimit64", (7, 7, 1 << 40, 0)) == "EPERM"  # a pointer whose low half is zero
 
 
+def test_the_limit_by_which_init_knows_a_command_is_read_and_never_set() -> None:
+    mark, pointer = 15, 0x7000
+    assert explain("setrlimit", (7, pointer)) == "allow"
+    assert explain("setrlimit", (mark, pointer)) == "EPERM"
+    assert explain("setrlimit", (HIGH | mark, pointer)) == "EPERM"  # the kernel reads the lower half
+    assert explain("prlimit64", (0, mark, pointer, 0)) == "EPERM"
+    assert explain("prlimit64", (0, mark, 1 << 40, 0)) == "EPERM"
+    assert explain("prlimit64", (0, mark, 0, pointer)) == "allow"
+    assert explain("getrlimit", (mark, pointer)) == "allow"
+
+
 def test_sockets_of_ordinary_programs_are_allowed() -> None:
     cloexec = 0x80000
     for arguments in (

@@ -155,11 +155,11 @@ def _print_json(request: _Request) -> int:
     from ramet.client import run as run_command
 
     result = run_command(**request)
-    _print(_as_json(result))
+    _print(json_of(result))
     return result.exit_code
 
 
-def _as_json(result: CommandResult) -> dict[str, Any]:
+def json_of(result: CommandResult) -> dict[str, Any]:
     """The result. Bytes that are no UTF-8 come along in base64, since text cannot hold them."""
     data = result.to_dict()
     for name, kept in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):

@@ -14,6 +14,8 @@ from ramet.cli.commands.run import command_of, limit_option, variable
 from ramet.errors import InvalidRequest, RametError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ramet.models.sandboxes import SandboxInfo
 
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
@@ -46,6 +48,9 @@ def create(
     ),
     cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
     root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
+    workspace: str | None = typer.Option(
+        None, metavar="DIRECTORY", help="A directory of this host to copy to /workspace, and to start in."
+    ),
     memory: str | None = limit_option("memory"),
     cpus: str | None = limit_option("cpus"),
     pids: str | None = limit_option("processes"),
@@ -81,6 +86,7 @@ def create(
         "timeout": timeout,
         "cwd": cwd,
         "root": root,
+        "workspace": workspace,
         "name": name,
         "ttl": ttl,
     }
@@ -129,14 +135,24 @@ def fork(
 
 def ls(
     ended: bool = typer.Option(False, "--all", help="Also those that ended in the last minutes."),
+    as_tree: bool = typer.Option(False, "--tree", help="Draw who was forked from whom."),
+    filters: list[str] = typer.Option(
+        [],
+        "--filter",
+        metavar="KEY=VALUE",
+        help="Only those with this name, parent, snapshot, or metadata. May be repeated.",
+    ),
     as_json: bool = JSON,
 ) -> int:
     """List the sandboxes that stay."""
     from ramet.client import sandboxes
 
-    found = sandboxes.list(ended=ended)
+    found = sandboxes.list(ended=ended, **_filters(filters))
     if as_json:
         print(json.dumps({"sandboxes": [one.to_dict() for one in found]}))
+    elif as_tree:
+        for line in lineage(found):
+            print(line)
     elif found:
         from ramet.cli.render import table
 
@@ -164,6 +180,66 @@ def kill(
     if failed is not None:
         raise failed
     return 0
+
+
+def stats(
+    name: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    as_json: bool = JSON,
+) -> int:
+    """Show what a sandbox uses at the moment."""
+    if name is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one")
+    from ramet.cli.render import pairs, size
+    from ramet.client import Commands, Files
+
+    found = Files(Commands(name)).usage()
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return 0
+    pairs(
+        {
+            "processor": f"{(found.user_ms + found.system_ms) / 1e3:.2f} s",
+            "memory": size(found.memory_bytes),
+            "processes": f"{found.processes}, with {found.threads} threads",
+            "disk": f"{size(found.disk_bytes)} of {size(found.disk_limit)}",
+        }
+    )
+    return 0
+
+
+def _filters(texts: list[str]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidRequest.of("filter", f"{text!r:.80} is not KEY=VALUE")
+        if key in {"name", "parent", "snapshot"}:
+            chosen[key] = value
+        else:
+            metadata[key.removeprefix("metadata.")] = value
+    return {**chosen, "metadata": metadata}
+
+
+def lineage(found: Sequence[SandboxInfo]) -> Iterator[str]:
+    """The sandboxes as trees: below each its forks. One whose parent is not among them stands at the left."""
+    ids = {one.id for one in found}
+    below: dict[str | None, list[SandboxInfo]] = {}
+    for one in found:
+        below.setdefault(one.parent if one.parent in ids else None, []).append(one)
+
+    def draw(one: SandboxInfo, first: str, rest: str) -> Iterator[str]:
+        origin = one.snapshot or (one.parent if one.parent not in ids else None)
+        parts = [one.name or one.id, *([one.id] if one.name else []), one.how_it_ended() or "running"]
+        yield first + "  ".join([*parts, *([f"from {origin}"] if origin else [])])
+        children = below.get(one.id, [])
+        for child in children[:-1]:
+            yield from draw(child, f"{rest}├─ ", f"{rest}│  ")
+        for child in children[-1:]:
+            yield from draw(child, f"{rest}└─ ", f"{rest}   ")
+
+    for one in below.get(None, []):
+        yield from draw(one, "", "")
 
 
 def _tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ It holds connections, one operation at a time on each, and starts the daemon on 
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -14,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from ramet._descriptors import close_all
 from ramet.client._backends._async import deliver, in_thread, poll, ready
-from ramet.client._exchange import Connection, Exchange, Link, Made, Stale, keep
+from ramet.client._exchange import Connection, Exchange, Link, Made, Peer, Stale, keep
 from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
 from ramet.errors import DaemonLost, RametError
@@ -24,6 +25,7 @@ from ramet.models.results import CommandResult
 from ramet.wire.places import runtime_path
 
 if TYPE_CHECKING:
+    from ramet.client._commands import CoreLink
     from ramet.client._forks import Forking, KnownFork, Taking
     from ramet.client._held import Held
     from ramet.client._lanes import Lane, Lanes
@@ -73,9 +75,15 @@ class AsyncClient:
         # Each operation on it is atomic; a lock could be left locked by a fork of a threaded program.
         self._idle: list[Connection] = []
         self._lanes: Lanes | None = None
+        self._core_links: list[CoreLink] = []
         self._ran = False
         self.templates: dict[str, str] = {}
         """Built-in templates that were seen to be there: the names of their snapshots."""
+
+    @property
+    def runtime_dir(self) -> str | None:
+        """Where the daemon is met; None: in the user's own place."""
+        return self._runtime_dir
 
     async def run(
         self,
@@ -185,6 +193,45 @@ class AsyncClient:
                 self._give_back(connection)
         raise lost
 
+    # --- links to core, for commands in sandboxes ---------------------------------------------------------
+
+    def idle_link(self, core_id: str) -> CoreLink | None:
+        """A link to this core that nobody uses; those to others are closed."""
+        while self._core_links:
+            try:
+                link = self._core_links.pop()
+            except IndexError:  # another thread was faster
+                return None
+            if link.core_id == core_id and link.is_alive():
+                return link
+            link.close()
+        return None
+
+    async def open_link(self, name: str, arguments: Mapping[str, Any]) -> tuple[CoreLink, dict[str, Any]]:
+        """A new link, which comes with the answer to this operation."""
+        from ramet.client._commands import CoreLink
+
+        made: list[Made] = []
+        try:
+            answer = await self.ask(name, arguments, made=made)
+            if not made or not made[0].fds:
+                raise DaemonLost("malformed", "the daemon answered without a lane")
+            return CoreLink(socket.socket(fileno=made[0].fds.pop(0)), ""), answer
+        finally:
+            for one in made:
+                close_all(one.fds)
+
+    def give_back_link(self, link: CoreLink) -> None:
+        """Keep it for the next request, unless it has one under way."""
+        if link.busy:
+            link.close()
+        elif not link.poller.closed:
+            keep(self._core_links, link)
+
+    async def wait_link(self, link: Peer, deadline: float) -> None:
+        """Wait for an answer on it. Raises DaemonLost when there is none in time."""
+        await self._wait(link, deadline)
+
     async def _drive(self, exchange: Exchange, patience: float) -> None:
         deadline = time.monotonic() + patience
         exchange.begin()
@@ -201,7 +248,7 @@ class AsyncClient:
                 for callback, chunk in chunks:
                     await deliver(callback, chunk)
 
-    async def _wait(self, link: Link, deadline: float, alarm: float = 0.0) -> list[tuple[int, int]]:
+    async def _wait(self, link: Peer, deadline: float, alarm: float = 0.0) -> list[tuple[int, int]]:
         now = time.monotonic()
         remaining = deadline - now
         events = await poll(link.poller, max(alarm - now if alarm > now else remaining, 0.0))
@@ -383,6 +430,9 @@ class AsyncClient:
         connections, self._idle = self._idle, []
         for connection in connections:
             connection.close()
+        links, self._core_links = self._core_links, []
+        for link in links:
+            link.close()
         if self._lanes is not None:
             self._lanes.close()
 

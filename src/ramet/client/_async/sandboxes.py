@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ramet.client._async.api import shared
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.sandbox import FORK_PATIENCE_S
@@ -16,9 +18,21 @@ from ramet.models.sandboxes import (
 )
 
 
-async def list(*, ended: bool = False, client: AsyncClient | None = None) -> tuple[SandboxInfo, ...]:  # noqa: A001
-    """Those that live, and with `ended` those of the last minutes; the oldest first."""
-    answer = await (client or shared).ask("sandbox.list", ListRequest(ended).to_wire())
+async def list(  # noqa: A001
+    *,
+    ended: bool = False,
+    name: str | None = None,
+    parent: str | None = None,
+    snapshot: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    client: AsyncClient | None = None,
+) -> tuple[SandboxInfo, ...]:
+    """Those that live, and with `ended` those of the last minutes; the oldest first.
+
+    Only those of this name, forked from the sandbox `parent` or from `snapshot`, with all of `metadata`.
+    """
+    request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
+    answer = await (client or shared).ask("sandbox.list", request.to_wire())
     return SandboxList.from_wire(answer).sandboxes
 
 

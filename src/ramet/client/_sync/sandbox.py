@@ -12,6 +12,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
+from ramet._descriptors import close_all
 from ramet.client._backends._sync import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
@@ -20,7 +21,11 @@ from ramet.client._streams import encoded
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
+from ramet.client._sync.commands import Commands
+from ramet.client._sync.files import Files
+from ramet.client._sync.ports import Ports
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
+from ramet.client._trees import check_directory
 from ramet.errors import (
     DaemonLost,
     ForkError,
@@ -32,18 +37,23 @@ from ramet.errors import (
 )
 from ramet.kernels import Kernel, get
 from ramet.models.executions import Execution, Result
+from ramet.models.files import Change
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
 from ramet.models.names import check_environment, check_name, check_text, near
 from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
     BUILT_IN,
+    WORKSPACE,
+    BeginRequest,
     CreateRequest,
     ForkReport,
     ForkRequest,
     KernelRef,
+    Metrics,
     OnUnsupported,
     SandboxInfo,
+    SandboxRequest,
     Snapshot,
     SnapshotRequest,
 )
@@ -75,6 +85,11 @@ class Sandbox(Opening):
     more; `detach` has it outlive this process.
     """
 
+    _env: Mapping[str, str]
+    _commands: Commands | None
+    _files: Files | None
+    _workspace: str | PathLike[str] | None
+
     def __init__(
         self,
         source: str | Snapshot | None = None,
@@ -93,6 +108,7 @@ class Sandbox(Opening):
         seed: int | None = None,
         metadata: Mapping[str, str] | None = None,
         python: Python | None = None,
+        workspace: str | PathLike[str] | None = None,
         client: Client | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -117,6 +133,8 @@ class Sandbox(Opening):
             ttl: seconds that a detached sandbox lives with nobody attached and nobody asking; 300 by default.
             encoding: of text given to stdin, and of the result's text.
             python: the interpreter of the host that the default root shows; by default this one.
+            workspace: a directory of the host that is copied to ``/workspace`` before anything starts, where
+                the command, and further ones, then begin. Nothing goes back but by `export`.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -125,6 +143,9 @@ class Sandbox(Opening):
             DaemonError: the daemon could not be started, or ended meanwhile.
         """
         self._prepare(client or shared, DEFAULT_LIMITS.output, encoding)
+        self._workspace = absolute(workspace)
+        if self._workspace is not None:
+            check_directory(self._workspace)
         self._request: CreateRequest | ForkRequest
         self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
         if source is None:
@@ -141,7 +162,7 @@ class Sandbox(Opening):
                 kernel=None if chosen is None else KernelRef(chosen.name, chosen.channel),
                 metadata=metadata,
                 env=env if chosen is None else {**(env or {}), "RAMET_CHANNEL": "3"},
-                cwd=cwd,
+                cwd=WORKSPACE if cwd is None and workspace is not None else cwd,
                 root=absolute(root),
                 limits=limits,
                 timeout=timeout,
@@ -151,7 +172,7 @@ class Sandbox(Opening):
                 ttl=ttl,
             )
             self._output = request.run.limits.output
-            self._request = request
+            self._request = dataclasses.replace(request, held=workspace is not None)
         else:
             own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
             for field, value in own.items():
@@ -175,14 +196,30 @@ class Sandbox(Opening):
             return self
         if isinstance(self._request, CreateRequest):
             self._take(_create(self._client, self._request))
+            self._fill_workspace()
             self._boot()
             return self
         found = _make_forks(self._client, self._request)
         if found.errors:
             raise next(iter(found.errors.values()))
         self._take(found.held[0])
+        self._fill_workspace()
         self._begin_life(self._forked, None)
         return self
+
+    def _fill_workspace(self) -> None:
+        """Copy the host's directory in, and let the command begin that waits for it."""
+        if self._workspace is None:
+            return
+        try:
+            self.files.upload(self._workspace, WORKSPACE)
+            request = BeginRequest(self.id, WORKSPACE)
+            self._here.held.info = SandboxInfo.from_wire(self._client.ask("sandbox.begin", request.to_wire()))
+        except BaseException:
+            self.let_go()
+            raise
+        self.files.close()
+        self._commands = self._files = None  # they begin elsewhere now
 
     def _boot(self) -> None:
         code = self._here.code
@@ -196,6 +233,7 @@ class Sandbox(Opening):
 
     def _begin_life(self, forked: Forked, running: str | None) -> None:
         code = self._here.code
+        self._env = dict(forked.env)
         if code is not None:
             code.forked(running, seed=forked.seed, env=forked.env)
         elif forked.seed is not None or forked.env:
@@ -211,9 +249,33 @@ class Sandbox(Opening):
         self._open: _Open | None = _Open(held, Writer(held.stdin, self._encoding), out, err, code)
 
     @classmethod
+    def connect(cls, sandbox: str, *, client: Client | None = None, encoding: str = "utf-8") -> Self:
+        """A living sandbox of this id or name, whoever made it. It does not end with this object.
+
+        Its files, commands, forks and its end are there for all. Its standard streams come along where nobody
+        else has them: those of a detached sandbox whose maker has gone. Its kernel stays its maker's.
+
+        Raises InvalidRequest when there is none, SandboxEnded when it has ended.
+        """
+        asked = client or shared
+        made: list[Made] = []
+        request = SandboxRequest.from_wire({"sandbox": sandbox})
+        try:
+            asked.ask("sandbox.attach", request.to_wire(), made=made)
+            if not made or not made[0].fds:
+                raise DaemonLost("malformed", "the daemon answered without a session")
+            one = made.pop()
+            held = Held(one.info, one.fds, owner=False)
+        finally:
+            for left in made:
+                close_all(left.fds)
+        return cls._of(held, asked, DEFAULT_LIMITS.output, encoding)
+
+    @classmethod
     def _of(cls, held: Held, client: Client, output: int, encoding: str) -> Self:
         made = cls.__new__(cls)
         made._prepare(client, output, encoding)  # noqa: SLF001  of this class
+        made._workspace = None  # noqa: SLF001
         made._take(held)  # noqa: SLF001
         return made
 
@@ -223,6 +285,9 @@ class Sandbox(Opening):
         self._encoding = encoding
         self._open = None
         self._result: CommandResult | None = None
+        self._env = {}
+        self._commands = None
+        self._files = None
 
     # --- what it is ---------------------------------------------------------------------------------------
 
@@ -276,11 +341,62 @@ class Sandbox(Opening):
         state = "not started" if self._open is None else f"{self.info.id}, {self.info.status}"
         return f"<{type(self).__name__} {state}>"
 
+    @property
+    def commands(self) -> Commands:
+        """Further commands in it."""
+        if self._commands is None:
+            held = self._here.held
+            self._commands = Commands(
+                held.info.id, client=self._client, held=held, encoding=self._encoding, env=self._env
+            )
+        return self._commands
+
+    @property
+    def files(self) -> Files:
+        """Its files."""
+        if self._files is None:
+            self._files = Files(self.commands)
+        return self._files
+
+    def metrics(self) -> Metrics:
+        """What it uses at the moment: processor time, memory, disk, processes."""
+        return self.files.usage()
+
+    @property
+    def ports(self) -> Ports:
+        """Servers in it."""
+        return Ports(self.commands)
+
+    def export(self, local: str | PathLike[str], path: str | None = None) -> int:
+        """Copy its workspace, or what is at `path`, to a new place of the host; how many files.
+
+        This, `files.download` and `files.open` are the only ways for files out of a sandbox.
+        """
+        base = path or (WORKSPACE if self.files.exists(WORKSPACE) else ".")
+        return self.files.download(base, local)
+
+    def commit_to(self, other: Sandbox) -> tuple[Change, ...]:
+        """Do to the files of `other` what was done to this one's since it was made, or forked; what that was.
+
+        Fifos, sockets and devices are left out. What `other` did to the same files meanwhile is lost.
+        """
+        return self.files.commit_to(other.files)
+
+    def diff(self) -> tuple[Change, ...]:
+        """The files that are otherwise than when it was made, or forked, by path."""
+        return self.files.diff()
+
     # --- code ---------------------------------------------------------------------------------------------
 
     @property
     def _code(self) -> Code:
         code = self._here.code
+        if code is None and self.info.kernel is not None:
+            raise InvalidRequest(
+                "kernel_elsewhere",
+                "the kernel of this sandbox is its maker's",
+                hint="a fork of the sandbox has a kernel that is yours",
+            )
         if code is None:
             raise InvalidRequest(
                 "no_kernel",
@@ -368,7 +484,7 @@ class Sandbox(Opening):
         if self._result is not None:
             return self._result
         held = self._here.held
-        flows = (held.stdout, held.stderr) if drain else ()
+        flows = (held.stdout, held.stderr) if drain and not held.stdout.elsewhere else ()
         with contextlib.ExitStack() as using:
             for flow in flows:
                 using.enter_context(flow.used())
@@ -420,7 +536,7 @@ class Sandbox(Opening):
             return
         held = self._open.held
         try:
-            if not held.info.detached and self._result is None:
+            if held.owner and not held.info.detached and self._result is None:
                 held.ask_end()
                 self._await_end(held)
                 self._result = result_of(held.info, Captured(), Captured(), self._encoding)
@@ -431,12 +547,14 @@ class Sandbox(Opening):
 
     def ask_end(self) -> None:
         """Have it ended without waiting for that, unless it is detached: the first half of `close`."""
-        if self._open is not None and not self._open.held.info.detached:
+        if self._open is not None and self._open.held.owner and not self._open.held.info.detached:
             self._open.held.ask_end()
 
     def let_go(self) -> None:
         """Close what this process has of it, without waiting: the second half of `close`."""
         if self._open is not None:
+            if self._files is not None:
+                self._files.close()
             if self._open.code is not None:
                 self._open.code.close()
             self._open.held.close()
@@ -558,6 +676,34 @@ class Sandbox(Opening):
             source=self._here.held,
         )
         return children[0] if n is None else children
+
+    def pause(self, name: str | None = None) -> Snapshot:
+        """Keep its state under a name, and end it; `resume` goes on from there.
+
+        What it does between the two is lost, which is some milliseconds. Raises as `snapshot` does.
+        """
+        kept = self.snapshot(name or f"paused-{self.id}", metadata={"paused": self.name or ""})
+        self.kill()
+        return kept
+
+    @classmethod
+    def resume(cls, paused: str | Snapshot, **options: Any) -> Self:
+        """Go on from where `pause` kept a sandbox: a fork of that state, which is not kept any more.
+
+        `options` are those of a fork: `detach`, `ttl`, `timeout`, `limits`, `client` and so on.
+        """
+        from ramet.client._sync import snapshots
+
+        client = options.get("client")
+        name = paused.name if isinstance(paused, Snapshot) else paused
+        known = [one for one in snapshots.list(client=client) if one.name == name]
+        if known and "paused" in known[0].metadata:
+            options.setdefault("name", known[0].metadata["paused"] or None)
+        resumed = cls(name, **options)
+        resumed.start()
+        if known and "paused" in known[0].metadata:
+            snapshots.remove(name, client=client)
+        return resumed
 
     def snapshot(
         self,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import Client
 from ramet.client._sync.sandbox import FORK_PATIENCE_S
@@ -17,9 +19,21 @@ from ramet.models.sandboxes import (
 )
 
 
-def list(*, ended: bool = False, client: Client | None = None) -> tuple[SandboxInfo, ...]:  # noqa: A001
-    """Those that live, and with `ended` those of the last minutes; the oldest first."""
-    answer = (client or shared).ask("sandbox.list", ListRequest(ended).to_wire())
+def list(  # noqa: A001
+    *,
+    ended: bool = False,
+    name: str | None = None,
+    parent: str | None = None,
+    snapshot: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    client: Client | None = None,
+) -> tuple[SandboxInfo, ...]:
+    """Those that live, and with `ended` those of the last minutes; the oldest first.
+
+    Only those of this name, forked from the sandbox `parent` or from `snapshot`, with all of `metadata`.
+    """
+    request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
+    answer = (client or shared).ask("sandbox.list", request.to_wire())
     return SandboxList.from_wire(answer).sandboxes
 
 

@@ -1,0 +1,686 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "started.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+
+#include "control.h"
+#include "lanes.h"
+#include "log.h"
+#include "loop.h"
+#include "sandbox.h"
+#include "streamlog.h"
+
+/* How long the end of a command can be asked for, how many are kept, and how much memory they may take together. */
+#define RETENTION_NS 300000000000u
+#define ENDED_MAX 256
+#define ENDED_BYTES_MAX (256u << 20)
+/* A process in uninterruptible sleep does not die: after this long a command's end is told all the same. */
+#define LINGER_NS 5000000000u
+/* Init did not take the word to kill: it is told again. */
+#define AGAIN_NS 20000000u
+
+/* Who waits for an answer. */
+struct asker {
+  struct lane *lane; /* NULL: the daemon */
+  uint64_t request;
+  bool waits;
+};
+
+struct started {
+  struct watch input_watch;  /* first */
+  struct deadline deadline;  /* running: its time, then patience; ended: its retention */
+  struct started *next;      /* the newest first; the ended by their end */
+  uint64_t sandbox, own_request;
+  uint32_t number, pid, flags;
+  enum ramet_command_state state;
+  enum ramet_reason reason, ending; /* `ending`: why it is being killed, EXIT: it is not */
+  uint32_t status;
+  uint64_t arrived, began, wall_ns, elapsed_ns;
+  struct asker starter, feeder;
+  struct streamlog *log;
+  int input;        /* near end of its standard input, or -1 */
+  uint8_t *pending; /* of INPUT, not written yet */
+  size_t pending_at, pending_length;
+  bool input_ends;
+  uint8_t *record;
+  uint32_t record_length;
+};
+
+static struct started *all;
+static uint64_t last_request = COMMAND_OWN_REQUESTS;
+
+/* ---- answers -------------------------------------------------------------------------------------------------- */
+
+static void
+answer(struct asker *asker, struct writer *writer, const int *fds, int count)
+{
+  if (!asker->waits)
+    return;
+  asker->waits = false;
+  if (asker->lane)
+    lane_reply_fds(asker->lane, RAMET_OK, asker->request, writer, fds, count);
+  else if (count)
+    control_reply_fds(asker->request, writer, fds, count);
+  else
+    control_reply(RAMET_OK, asker->request, writer);
+}
+
+static void
+refuse(struct asker *asker, const struct err *err)
+{
+  if (!asker->waits)
+    return;
+  asker->waits = false;
+  if (asker->lane)
+    lane_refuse(asker->lane, asker->request, err);
+  else
+    control_refuse(asker->request, err);
+}
+
+static void
+answer_nothing(struct asker *asker)
+{
+  struct writer nothing = {0};
+
+  answer(asker, &nothing, NULL, 0);
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------------- */
+
+static struct started *
+find(uint64_t sandbox, uint32_t number)
+{
+  for (struct started *one = all; one; one = one->next)
+    if (one->sandbox == sandbox && one->number == number)
+      return one;
+  return NULL;
+}
+
+static void
+drop_pending(struct started *one)
+{
+  free(one->pending);
+  one->pending = NULL;
+  one->pending_at = one->pending_length = 0;
+}
+
+static void
+close_input(struct started *one)
+{
+  struct err err;
+
+  if (one->input >= 0)
+    loop_remove(one->input, &one->input_watch);
+  close_fd(&one->input);
+  drop_pending(one);
+  err_code(&err, "stdin_closed", "the command's standard input is closed");
+  refuse(&one->feeder, &err);
+}
+
+static void
+unlink_one(struct started *one)
+{
+  struct started **at = &all;
+
+  while (*at != one)
+    at = &(*at)->next;
+  *at = one->next;
+}
+
+static void
+forget(struct started *one)
+{
+  unlink_one(one);
+  deadline_clear(&one->deadline);
+  close_input(one);
+  if (one->log)
+    streamlog_free(one->log);
+  free(one->record);
+  free(one);
+}
+
+static void
+forget_ended(uint64_t sandbox)
+{
+  struct started *next;
+
+  for (struct started *one = all; one; one = next) {
+    next = one->next;
+    if (one->sandbox == sandbox && one->state == RAMET_COMMAND_ENDED && !streamlog_written(one->log))
+      forget(one);
+  }
+}
+
+/* The oldest go first, but for those whose pipes somebody would miss. */
+static void
+bound_ended(void)
+{
+  uint64_t bytes = 0;
+  int count = 0;
+  struct started *next;
+
+  for (struct started *one = all; one; one = next) {
+    next = one->next;
+    if (one->state != RAMET_COMMAND_ENDED)
+      continue;
+    count++;
+    bytes += streamlog_size(one->log);
+    if ((count > ENDED_MAX || bytes > ENDED_BYTES_MAX) && !streamlog_written(one->log)) {
+      count--;
+      bytes -= streamlog_size(one->log);
+      forget(one);
+    }
+  }
+}
+
+/* ---- the end -------------------------------------------------------------------------------------------------- */
+
+static void
+answer_end(struct started *one)
+{
+  cleanup_writer struct writer writer = {0};
+  struct err err = {0};
+  int fds[2];
+
+  if (streamlog_open(one->log, false, fds, &err) < 0) {
+    refuse(&one->starter, &err);
+    return;
+  }
+  put_u32(&writer, RAMET_TAG_PID, one->pid);
+  answer(&one->starter, &writer, fds, 1);
+  close_fd(&fds[0]);
+}
+
+/* May forget it. */
+static void
+finish(struct started *one, enum ramet_reason reason, const struct exit_record *record, bool lingering)
+{
+  uint64_t now = loop_now();
+  bool answered = one->starter.waits;
+
+  close_input(one);
+  one->state = RAMET_COMMAND_ENDED;
+  one->reason = reason;
+  one->status = record->status;
+  one->elapsed_ns = now - one->arrived;
+  struct log_end end = {.reason = (uint32_t)reason,
+                        .status = record->status,
+                        .user_ns = record->user_ns,
+                        .system_ns = record->system_ns,
+                        .peak_bytes = record->peak_bytes,
+                        .disk_bytes = record->disk_bytes,
+                        .memory_peak = record->memory_peak,
+                        .oom_kills = record->oom_kills,
+                        .elapsed_ns = one->elapsed_ns,
+                        .setup_ns = one->began ? one->began - one->arrived : 0,
+                        .lingering = lingering};
+  streamlog_finish(one->log, &end);
+  one->deadline.exact = false;
+  if (answered)
+    answer_end(one);
+  if (answered && !streamlog_written(one->log)) {
+    forget(one);
+    return;
+  }
+  deadline_set(&one->deadline, now + RETENTION_NS);
+  unlink_one(one);
+  one->next = all;
+  all = one;
+  bound_ended();
+}
+
+static int
+tell_init_to_kill(const struct started *one, struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+  struct sandbox *sandbox = sandbox_find(one->sandbox);
+
+  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number has commands");
+  put_u32(&writer, RAMET_TAG_COMMAND, one->number);
+  if (frame_send(sandbox->channel, RAMET_INIT_KILL_COMMAND, 0, &writer, NULL, 0) < 0)
+    return err_code(err, "busy", "init does not take the word: %s", strerror(errno));
+  return 0;
+}
+
+static int
+end_command(struct started *one, enum ramet_reason reason, struct err *err)
+{
+  if (tell_init_to_kill(one, err) < 0)
+    return -1;
+  if (one->state != RAMET_COMMAND_ENDED && one->ending == RAMET_REASON_EXIT) {
+    one->ending = reason;
+    one->deadline.exact = false;
+    deadline_set(&one->deadline, loop_now() + LINGER_NS);
+  }
+  return 0;
+}
+
+static void
+deadline_fired(struct deadline *deadline)
+{
+  struct started *one = (struct started *)(void *)((char *)deadline - offsetof(struct started, deadline));
+  const struct exit_record killed = {.number = one->number, .status = SIGKILL};
+  struct err err;
+
+  if (one->state == RAMET_COMMAND_ENDED) {
+    if (streamlog_written(one->log))
+      deadline_set(deadline, loop_now() + RETENTION_NS);
+    else
+      forget(one);
+  } else if (one->ending != RAMET_REASON_EXIT) {
+    log_text("command_lingers", "a process does not die");
+    finish(one, one->ending, &killed, true);
+  } else if (end_command(one, RAMET_REASON_TIMEOUT, &err) < 0) {
+    deadline_set(deadline, loop_now() + AGAIN_NS); /* or its sandbox ends meanwhile */
+  }
+}
+
+bool
+started_exited(uint64_t sandbox, const struct exit_record *record)
+{
+  struct started *one = find(sandbox, record->number);
+
+  if (!one)
+    return false;
+  if (one->state == RAMET_COMMAND_ENDED)
+    return true; /* one that lingered */
+  /* One that ended in the same moment by itself has ended by itself. */
+  enum ramet_reason reason = exit_record_reason(record);
+  if (one->ending != RAMET_REASON_EXIT && (record->status & 0x7f) == SIGKILL)
+    reason = one->ending;
+  finish(one, reason, record, false);
+  return true;
+}
+
+void
+started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason)
+{
+  struct started *next;
+  struct err err;
+
+  err_code(&err, "sandbox_ended", "the sandbox ended before the command was started");
+  for (struct started *one = all; one; one = next) {
+    const struct exit_record killed = {.number = one->number, .status = SIGKILL};
+    next = one->next;
+    if (one->sandbox != sandbox || one->state == RAMET_COMMAND_ENDED)
+      continue;
+    if (one->state == RAMET_COMMAND_STARTING) {
+      refuse(&one->starter, &err);
+      forget(one);
+      next = all; /* what follows may have gone too */
+      continue;
+    }
+    /* The main command's end ends the sandbox, and this one with it. */
+    finish(one, reason == RAMET_REASON_EXIT || reason == RAMET_REASON_SIGNAL ? RAMET_REASON_KILLED : reason,
+           &killed, false);
+    next = all;
+  }
+}
+
+/* ---- START ---------------------------------------------------------------------------------------------------- */
+
+static void input_ready(struct watch *watch, uint32_t events);
+
+/* Near and far end of its standard input. */
+static int
+make_input(struct started *one, bool shared, int *far, struct err *err)
+{
+  int ends[2];
+
+  if (pipe2(ends, O_CLOEXEC) < 0)
+    return err_code(err, "busy", "no pipe can be made: %s", strerror(errno));
+  *far = ends[0];
+  one->input = ends[1];
+  if (fcntl(one->input, F_SETFL, O_NONBLOCK) < 0 || (shared && fchmod(*far, 0666) < 0) ||
+      loop_add(one->input, &one->input_watch, 0) < 0)
+    return err_code(err, "internal", "a pipe cannot be watched: %s", strerror(errno));
+  return 0;
+}
+
+static struct started *
+make(const struct frame *frame, struct lane *lane, const struct plan *plan, struct err *err)
+{
+  struct started *one = calloc(1, sizeof *one);
+
+  if (one)
+    one->record = malloc(plan->record.length + 1);
+  if (!one || !one->record) {
+    free(one);
+    err_code(err, "internal", "no memory for a command");
+    return NULL;
+  }
+  if (plan->record.length)
+    memcpy(one->record, plan->record.data, plan->record.length);
+  one->record_length = plan->record.length;
+  one->input_watch.ready = input_ready;
+  one->deadline.fire = deadline_fired;
+  one->deadline.exact = true;
+  one->sandbox = plan->sandbox;
+  one->number = plan->command.number;
+  one->own_request = ++last_request;
+  one->flags = plan->flags;
+  one->arrived = loop_now();
+  one->wall_ns = plan->wall_ns;
+  one->starter = (struct asker){lane, frame->request, true};
+  one->input = -1;
+  one->next = all;
+  all = one;
+  return one;
+}
+
+static int
+pass_to_init(struct started *one, struct sandbox *sandbox, const struct frame *frame, const int *far,
+             struct err *err)
+{
+  static const uint16_t tags[] = {RAMET_TAG_STDOUT, RAMET_TAG_STDERR, RAMET_TAG_STDIN};
+  cleanup_writer struct writer writer = {0};
+  int count = far[2] >= 0 ? 3 : 2;
+  bool wanted;
+
+  put_raw(&writer, frame->payload);
+  for (int i = 0; i < count; i++)
+    put_u32(&writer, tags[i], (uint32_t)i);
+  if (commands_add(&sandbox->commands, one->own_request, one->number, err) < 0)
+    return -1;
+  if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, one->own_request, &writer, far, count) < 0) {
+    commands_failed(&sandbox->commands, one->own_request, &wanted);
+    return err_code(err, "busy", "init does not take the command: %s", strerror(errno));
+  }
+  return 0;
+}
+
+static int
+start(struct frame *frame, struct lane *lane, struct err *err)
+{
+  const uint32_t known = RAMET_START_STDIN | RAMET_START_AT_END | RAMET_START_CHANGES;
+  struct plan plan;
+  int far[3] = {-1, -1, -1};
+
+  if (plan_decode(frame->payload, PLAN_START, false, frame->fd_count, &plan, err) < 0)
+    return -1;
+  if (frame->fd_count || (plan.flags & ~known))
+    return err_field(err, "flags", "unknown, or descriptors came along");
+  struct sandbox *sandbox = sandbox_find(plan.sandbox);
+  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
+  if (find(plan.sandbox, plan.command.number))
+    return err_field(err, "command", "number %u is taken", plan.command.number);
+  struct started *one = make(frame, lane, &plan, err);
+  if (!one)
+    return -1;
+  bool shared = plan.command.uid != 0;
+  one->log = streamlog_make(plan.log_bytes, shared, far, err);
+  int result = one->log ? 0 : -1;
+  if (result == 0 && (plan.flags & RAMET_START_STDIN))
+    result = make_input(one, shared, &far[2], err);
+  if (result == 0)
+    result = pass_to_init(one, sandbox, frame, far, err);
+  for (int i = 0; i < 3; i++)
+    close_fd(&far[i]);
+  if (result < 0) {
+    one->starter.waits = false; /* the caller refuses */
+    forget(one);
+    return -1;
+  }
+  sandbox_note_activity();
+  if (one->wall_ns && one->wall_ns < UINT64_MAX - one->arrived)
+    deadline_set(&one->deadline, one->arrived + one->wall_ns);
+  return 0;
+}
+
+static void
+answer_reader(struct started *one, struct asker *asker, bool changes)
+{
+  cleanup_writer struct writer writer = {0};
+  struct err err = {0};
+  int fds[2];
+
+  if (streamlog_open(one->log, changes, fds, &err) < 0) {
+    refuse(asker, &err);
+    return;
+  }
+  put_u32(&writer, RAMET_TAG_COMMAND, one->number);
+  put_u32(&writer, RAMET_TAG_PID, one->pid);
+  answer(asker, &writer, fds, fds[1] < 0 ? 1 : 2);
+  close_fd(&fds[0]);
+  close_fd(&fds[1]);
+}
+
+bool
+started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)
+{
+  struct started *one = find(sandbox, number);
+
+  if (!one || one->state != RAMET_COMMAND_STARTING)
+    return false;
+  one->state = RAMET_COMMAND_RUNNING;
+  one->pid = pid;
+  one->began = loop_now();
+  streamlog_began(one->log);
+  if (!(one->flags & RAMET_START_AT_END))
+    answer_reader(one, &one->starter, one->flags & RAMET_START_CHANGES);
+  return true;
+}
+
+bool
+started_failed(uint64_t request, const struct err *err)
+{
+  for (struct started *one = all; one; one = one->next)
+    if (one->own_request == request && one->state == RAMET_COMMAND_STARTING) {
+      refuse(&one->starter, err);
+      forget(one);
+      return true;
+    }
+  return false;
+}
+
+/* ---- INPUT ---------------------------------------------------------------------------------------------------- */
+
+/* Writes what there is room for; answers once all of it is written. */
+static void
+push_input(struct started *one)
+{
+  while (one->pending_at < one->pending_length) {
+    ssize_t n = write(one->input, one->pending + one->pending_at, one->pending_length - one->pending_at);
+    if (n < 0 && errno == EAGAIN) {
+      loop_change(one->input, &one->input_watch, EPOLLOUT);
+      return;
+    }
+    if (n < 0) {
+      close_input(one);
+      return;
+    }
+    one->pending_at += (size_t)n;
+  }
+  drop_pending(one);
+  answer_nothing(&one->feeder);
+  if (one->input_ends)
+    close_input(one);
+  else
+    loop_change(one->input, &one->input_watch, 0);
+}
+
+static void
+input_ready(struct watch *watch, uint32_t events)
+{
+  struct started *one = (struct started *)(void *)watch;
+
+  /* EPOLLERR: nobody reads it any more. */
+  if (events & EPOLLERR)
+    close_input(one);
+  else
+    push_input(one);
+}
+
+static int
+feed(struct started *one, const struct asker *asker, struct span bytes, bool ends, struct err *err)
+{
+  if (one->input < 0)
+    return err_code(err, "stdin_closed", "the command's standard input is closed");
+  if (one->pending)
+    return err_code(err, "stdin_busy", "somebody writes to the command's standard input");
+  one->pending = malloc(bytes.length + 1);
+  if (!one->pending)
+    return err_code(err, "internal", "no memory for input");
+  if (bytes.length)
+    memcpy(one->pending, bytes.data, bytes.length);
+  one->pending_at = 0;
+  one->pending_length = bytes.length;
+  one->input_ends = ends;
+  one->feeder = *asker;
+  push_input(one);
+  return 0;
+}
+
+/* ---- the other requests --------------------------------------------------------------------------------------- */
+
+struct asked {
+  uint64_t sandbox;
+  uint32_t command, flags;
+  struct span bytes;
+};
+
+static int
+decode_asked(const struct frame *frame, struct asked *asked, struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint16_t tag;
+  uint32_t seen = 0;
+  int more, bad = 0;
+
+  memset(asked, 0, sizeof *asked);
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
+    uint32_t bit = tag == RAMET_TAG_SANDBOX   ? 1
+                   : tag == RAMET_TAG_COMMAND ? 2
+                   : tag == RAMET_TAG_FLAGS   ? 4
+                   : tag == RAMET_TAG_BYTES   ? 8
+                                              : 0;
+    if (!bit || (seen & bit))
+      return err_field(err, "payload", "tag %u does not belong here, or occurs twice", tag);
+    seen |= bit;
+    if (bit == 1)
+      bad |= span_u64(value, &asked->sandbox);
+    else if (bit == 2)
+      bad |= span_u32(value, &asked->command);
+    else if (bit == 4)
+      bad |= span_u32(value, &asked->flags);
+    else
+      asked->bytes = value;
+  }
+  if (more < 0)
+    return -1;
+  uint32_t needed = frame->kind == RAMET_COMMANDS || frame->kind == RAMET_FORGET ? 1 : 3;
+  uint32_t allowed = needed | (frame->kind == RAMET_ATTACH ? 4u : frame->kind == RAMET_INPUT ? 12u : 0u);
+  if (bad || (seen & needed) != needed || (seen & ~allowed) || frame->fd_count)
+    return err_field(err, "payload", "request %u has other attributes", frame->kind);
+  if (asked->bytes.length > RAMET_INPUT_MAX)
+    return err_field(err, "bytes", "are more than %d", RAMET_INPUT_MAX);
+  return 0;
+}
+
+static void
+list(uint64_t sandbox, struct asker *asker)
+{
+  cleanup_writer struct writer writer = {0};
+
+  for (const struct started *one = all; one; one = one->next) {
+    uint8_t packed[sizeof(struct ramet_command_info) + RAMET_COMMAND_RECORD_MAX];
+    struct ramet_command_info info = {
+        .number = one->number,
+        .pid = one->pid,
+        .state = one->state,
+        .reason = (uint32_t)one->reason,
+        .status = one->status,
+        .input = one->input >= 0,
+        .elapsed_ns = one->state == RAMET_COMMAND_ENDED ? one->elapsed_ns : loop_now() - one->arrived,
+        .total = {streamlog_total(one->log, 0), streamlog_total(one->log, 1)},
+    };
+    if (one->sandbox != sandbox || one->state == RAMET_COMMAND_STARTING)
+      continue;
+    memcpy(packed, &info, sizeof info);
+    memcpy(packed + sizeof info, one->record, one->record_length);
+    put_bytes(&writer, RAMET_TAG_COMMAND_INFO, packed, sizeof info + one->record_length);
+  }
+  answer(asker, &writer, NULL, 0);
+}
+
+/* One that is not started yet can be killed: init hears of both in this order. */
+static int
+find_asked(const struct asked *asked, bool starting, struct started **one, struct err *err)
+{
+  *one = find(asked->sandbox, asked->command);
+  if (!*one || ((*one)->state == RAMET_COMMAND_STARTING && !starting))
+    return err_code(err, "unknown_command", "the sandbox has no command of number %u", asked->command);
+  return 0;
+}
+
+bool
+started_takes(uint16_t kind)
+{
+  return kind == RAMET_START || kind == RAMET_ATTACH || kind == RAMET_COMMANDS || kind == RAMET_INPUT ||
+         kind == RAMET_KILL_COMMAND || kind == RAMET_FORGET;
+}
+
+int
+started_request(struct frame *frame, struct lane *lane, struct err *err)
+{
+  struct asker asker = {lane, frame->request, true};
+  struct started *one;
+  struct asked asked;
+
+  if (frame->kind == RAMET_START)
+    return start(frame, lane, err);
+  if (decode_asked(frame, &asked, err) < 0)
+    return -1;
+  if (frame->kind == RAMET_COMMANDS) {
+    list(asked.sandbox, &asker);
+    return 0;
+  }
+  if (frame->kind == RAMET_FORGET) {
+    forget_ended(asked.sandbox);
+    answer_nothing(&asker);
+    return 0;
+  }
+  if (find_asked(&asked, frame->kind == RAMET_KILL_COMMAND, &one, err) < 0)
+    return -1;
+  if (frame->kind == RAMET_INPUT)
+    return feed(one, &asker, asked.bytes, asked.flags & RAMET_INPUT_END, err);
+  if (frame->kind == RAMET_ATTACH) {
+    answer_reader(one, &asker, asked.flags & RAMET_START_CHANGES);
+    return 0;
+  }
+  if (end_command(one, RAMET_REASON_KILLED, err) < 0)
+    return -1;
+  answer_nothing(&asker);
+  return 0;
+}
+
+void
+started_forget(const struct lane *lane)
+{
+  for (struct started *one = all; one; one = one->next) {
+    if (one->starter.lane == lane)
+      one->starter.waits = false;
+    if (one->feeder.waits && one->feeder.lane == lane) {
+      one->feeder.waits = false;
+      drop_pending(one); /* whoever sent it does not know how much was read */
+      loop_change(one->input, &one->input_watch, 0);
+    }
+  }
+}
+
+bool
+started_lane_busy(const struct lane *lane)
+{
+  for (const struct started *one = all; one; one = one->next)
+    if ((one->starter.waits && one->starter.lane == lane) || (one->feeder.waits && one->feeder.lane == lane))
+      return true;
+  return false;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Commands that core keeps the streams of: START and what can be asked of them later. They belong to no connection:
+ * whoever started one may go, and another may attach to it, also for a while after its end and its sandbox's. */
+#ifndef RAMET_STARTED_H
+#define RAMET_STARTED_H
+
+#include "commands.h"
+#include "plan.h"
+
+struct lane;
+struct sandbox;
+
+/* START, ATTACH, COMMANDS, INPUT, KILL_COMMAND, FORGET. On success it answers, now or later; `lane` NULL: to the daemon. */
+bool started_takes(uint16_t kind);
+int started_request(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;
+
+/* Init's words on a command; false when it is none of these. */
+bool started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid);
+bool started_failed(uint64_t request, const struct err *err);
+bool started_exited(uint64_t sandbox, const struct exit_record *record);
+/* The sandbox has ended, or its end is told. */
+void started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason);
+/* Who asked has gone: it is not answered, and what it started goes on. NULL: the daemon. */
+void started_forget(const struct lane *lane);
+bool started_lane_busy(const struct lane *lane);
+
+#endif

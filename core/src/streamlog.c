@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "streamlog.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "loop.h"
+
+/* A guest may enlarge its pipe to this (/proc/sys/fs/pipe-max-size): no more can be in it when the command ends. */
+#define PIPE_MOST (1u << 20)
+
+struct stream {
+  struct watch watch; /* first */
+  struct streamlog *log;
+  int number;
+  int fd; /* near end of the pipe; -1 at its end */
+};
+
+struct reader {
+  struct watch watch; /* first */
+  struct reader *next;
+  struct streamlog *log;
+  int fd; /* near end of its wakeup */
+  bool changes;
+};
+
+struct streamlog {
+  int file;
+  struct ramet_log *header; /* mapped until the end */
+  uint64_t head, ring, total[2];
+  bool finished;
+  struct stream streams[2];
+  struct reader *readers;
+};
+
+static uint8_t buffer[RAMET_LOG_CHUNK];
+
+_Static_assert(sizeof(struct ramet_log) <= RAMET_LOG_HEADER, "the header has room");
+
+/* ---- readers -------------------------------------------------------------------------------------------------- */
+
+static void
+reader_close(struct reader *reader)
+{
+  struct reader **at = &reader->log->readers;
+
+  while (*at != reader)
+    at = &(*at)->next;
+  *at = reader->next;
+  loop_remove(reader->fd, &reader->watch);
+  close(reader->fd);
+  free(reader);
+}
+
+/* EPOLLERR, which needs no asking: its other end is closed. */
+static void
+reader_gone(struct watch *watch, uint32_t events)
+{
+  (void)events;
+  reader_close((struct reader *)(void *)watch);
+}
+
+static void
+wake_readers(const struct streamlog *log)
+{
+  for (const struct reader *reader = log->readers; reader; reader = reader->next)
+    /* A full pipe holds a wakeup already. */
+    if (reader->changes && write(reader->fd, "", 1) < 0)
+      continue;
+}
+
+static int
+add_reader(struct streamlog *log, bool changes, struct err *err)
+{
+  struct reader *reader = calloc(1, sizeof *reader);
+  int ends[2];
+
+  if (!reader || pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0) {
+    free(reader);
+    return err_code(err, "busy", "no wakeup can be made for a reader: %s", strerror(errno));
+  }
+  *reader = (struct reader){{reader_gone}, log->readers, log, ends[1], changes};
+  if (loop_add(reader->fd, &reader->watch, 0) < 0) {
+    close(ends[0]);
+    close(ends[1]);
+    free(reader);
+    return err_code(err, "internal", "a reader cannot be watched: %s", strerror(errno));
+  }
+  log->readers = reader;
+  return ends[0];
+}
+
+int
+streamlog_open(struct streamlog *log, bool changes, int fds[2], struct err *err)
+{
+  char path[32];
+
+  /* Opened anew: a duplicate could be written to. */
+  snprintf(path, sizeof path, "/proc/self/fd/%d", log->file);
+  fds[1] = -1;
+  fds[0] = open(path, O_RDONLY | O_CLOEXEC);
+  if (fds[0] < 0)
+    return err_code(err, "busy", "the log cannot be opened for a reader: %s", strerror(errno));
+  if (log->finished)
+    return 0;
+  fds[1] = add_reader(log, changes, err);
+  if (fds[1] < 0)
+    close_fd(&fds[0]);
+  return fds[1] < 0 ? -1 : 0;
+}
+
+/* ---- draining ------------------------------------------------------------------------------------------------- */
+
+static uint64_t
+start_of(const struct streamlog *log, int stream)
+{
+  return RAMET_LOG_HEADER + (uint64_t)stream * (log->head + log->ring);
+}
+
+/* Up to the next border: the end of the head, or that of the ring. */
+static int
+put_piece(struct streamlog *log, int stream, const uint8_t *data, size_t length, size_t *taken)
+{
+  uint64_t at = log->total[stream], place, room;
+
+  if (at < log->head) {
+    place = at;
+    room = log->head - at;
+  } else {
+    uint64_t inside = (at - log->head) % log->ring;
+    place = log->head + inside;
+    room = log->ring - inside;
+  }
+  *taken = length < room ? length : (size_t)room;
+  ssize_t n = pwrite(log->file, data, *taken, (off_t)(start_of(log, stream) + place));
+  log->total[stream] += *taken;
+  return n == (ssize_t)*taken ? 0 : -1;
+}
+
+static void
+keep(struct streamlog *log, int stream, const uint8_t *data, size_t length)
+{
+  size_t taken;
+
+  while (length) {
+    if (put_piece(log, stream, data, length, &taken) < 0)
+      log->header->failed[stream] = errno ? (uint32_t)errno : EIO;
+    data += taken;
+    length -= taken;
+  }
+  __atomic_store_n(&log->header->total[stream], log->total[stream], __ATOMIC_RELEASE);
+}
+
+static void
+close_stream(struct stream *stream)
+{
+  if (stream->fd >= 0)
+    loop_remove(stream->fd, &stream->watch);
+  close_fd(&stream->fd);
+}
+
+/* One read; false when there is nothing now, or nothing more. */
+static bool
+drain(struct stream *stream)
+{
+  struct streamlog *log = stream->log;
+  ssize_t n = stream->fd < 0 ? 0 : read(stream->fd, buffer, sizeof buffer);
+
+  if (n < 0)
+    return errno == EINTR;
+  if (n == 0) {
+    close_stream(stream);
+    return false;
+  }
+  if (!log->finished)
+    keep(log, stream->number, buffer, (size_t)n);
+  return true;
+}
+
+static void
+stream_ready(struct watch *watch, uint32_t events)
+{
+  struct stream *stream = (struct stream *)(void *)watch;
+
+  (void)events;
+  if (drain(stream))
+    wake_readers(stream->log);
+}
+
+/* ---- birth and end -------------------------------------------------------------------------------------------- */
+
+static int
+make_file(struct streamlog *log, uint64_t bytes, struct err *err)
+{
+  log->head = bytes - bytes / 2;
+  log->ring = bytes / 2 + RAMET_LOG_CHUNK;
+  log->file = memfd_create("ramet-log", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  /* Core maps its beginning: a file that shrinks under that raises SIGBUS. */
+  if (log->file < 0 || ftruncate(log->file, (off_t)start_of(log, 2)) < 0 || fchmod(log->file, 0444) < 0 ||
+      fcntl(log->file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+    return err_code(err, "busy", "a log cannot be made: %s", strerror(errno));
+  void *at = mmap(NULL, RAMET_LOG_HEADER, PROT_READ | PROT_WRITE, MAP_SHARED, log->file, 0);
+  if (at == MAP_FAILED)
+    return err_code(err, "busy", "a log cannot be mapped: %s", strerror(errno));
+  log->header = at;
+  *log->header =
+      (struct ramet_log){.magic = RAMET_LOG_MAGIC, .head = log->head, .ring = log->ring, .tail = bytes / 2};
+  return 0;
+}
+
+static int
+make_pipe(struct streamlog *log, int number, bool shared, int *far, struct err *err)
+{
+  struct stream *stream = &log->streams[number];
+  int ends[2];
+
+  if (pipe2(ends, O_CLOEXEC) < 0)
+    return err_code(err, "busy", "no pipe can be made: %s", strerror(errno));
+  *far = ends[1];
+  stream->fd = ends[0];
+  if (fcntl(stream->fd, F_SETFL, O_NONBLOCK) < 0 || (shared && fchmod(*far, 0666) < 0) ||
+      loop_add(stream->fd, &stream->watch, EPOLLIN) < 0)
+    return err_code(err, "internal", "a pipe cannot be watched: %s", strerror(errno));
+  return 0;
+}
+
+struct streamlog *
+streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err)
+{
+  struct streamlog *log = calloc(1, sizeof *log);
+
+  far[0] = far[1] = -1;
+  if (!log) {
+    err_code(err, "internal", "no memory for a log");
+    return NULL;
+  }
+  log->file = -1;
+  for (int i = 0; i < 2; i++)
+    log->streams[i] = (struct stream){{stream_ready}, log, i, -1};
+  if (make_file(log, bytes, err) == 0 && make_pipe(log, 0, shared, &far[0], err) == 0 &&
+      make_pipe(log, 1, shared, &far[1], err) == 0)
+    return log;
+  close_fd(&far[0]);
+  close_fd(&far[1]);
+  streamlog_free(log);
+  return NULL;
+}
+
+void
+streamlog_began(struct streamlog *log)
+{
+  if (!log->finished)
+    __atomic_store_n(&log->header->state, RAMET_COMMAND_RUNNING, __ATOMIC_RELEASE);
+}
+
+void
+streamlog_finish(struct streamlog *log, const struct log_end *end)
+{
+  if (log->finished)
+    return;
+  for (int i = 0; i < 2; i++)
+    for (uint64_t from = log->total[i]; log->total[i] - from < PIPE_MOST && drain(&log->streams[i]);)
+      continue;
+  log->finished = true;
+  struct ramet_log *header = log->header;
+  header->reason = end->reason;
+  header->status = end->status;
+  header->user_ns = end->user_ns;
+  header->system_ns = end->system_ns;
+  header->peak_bytes = end->peak_bytes;
+  header->disk_bytes = end->disk_bytes;
+  header->elapsed_ns = end->elapsed_ns;
+  header->setup_ns = end->setup_ns;
+  header->memory_peak = end->memory_peak;
+  header->oom_kills = end->oom_kills;
+  header->lingering = end->lingering;
+  __atomic_store_n(&header->state, RAMET_COMMAND_ENDED, __ATOMIC_RELEASE);
+  munmap(log->header, RAMET_LOG_HEADER);
+  log->header = NULL;
+  while (log->readers)
+    reader_close(log->readers);
+}
+
+void
+streamlog_free(struct streamlog *log)
+{
+  while (log->readers)
+    reader_close(log->readers);
+  for (int i = 0; i < 2; i++)
+    close_stream(&log->streams[i]);
+  if (log->header)
+    munmap(log->header, RAMET_LOG_HEADER);
+  close_fd(&log->file);
+  free(log);
+}
+
+bool
+streamlog_written(const struct streamlog *log)
+{
+  return log->streams[0].fd >= 0 || log->streams[1].fd >= 0;
+}
+
+uint64_t
+streamlog_size(const struct streamlog *log)
+{
+  uint64_t size = RAMET_LOG_HEADER;
+
+  for (int i = 0; i < 2; i++)
+    size += log->total[i] < log->head + log->ring ? log->total[i] : log->head + log->ring;
+  return size;
+}
+
+uint64_t
+streamlog_total(const struct streamlog *log, int stream)
+{
+  return log->total[stream];
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "usage.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/statfs.h>
+
+#include "procfs.h"
+
+#define PROCESSES_MAX 65536
+/* Of /proc/PID/stat, proc(5). */
+enum {
+  FIELD_USER = 14,
+  FIELD_SYSTEM = 15,
+  FIELD_USER_REAPED = 16,
+  FIELD_SYSTEM_REAPED = 17,
+  FIELD_THREADS = 20,
+  FIELD_RESIDENT = 24
+};
+
+struct sum {
+  uint64_t user, system, resident;
+  uint32_t processes, threads;
+};
+
+/* Time of those who are gone is in whoever waited for them, in the end in init. */
+static void
+add(struct sum *sum, int pid, bool is_init)
+{
+  char path[32];
+
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  cleanup_free char *stat = procfs_read(path, NULL);
+  if (!stat)
+    return;
+  sum->user += procfs_stat_field(stat, FIELD_USER_REAPED) + (is_init ? 0 : procfs_stat_field(stat, FIELD_USER));
+  sum->system +=
+      procfs_stat_field(stat, FIELD_SYSTEM_REAPED) + (is_init ? 0 : procfs_stat_field(stat, FIELD_SYSTEM));
+  if (is_init)
+    return;
+  sum->resident += procfs_stat_field(stat, FIELD_RESIDENT);
+  sum->threads += (uint32_t)procfs_stat_field(stat, FIELD_THREADS);
+  sum->processes++;
+}
+
+static uint64_t
+nanoseconds(uint64_t ticks)
+{
+  return ticks * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+int
+usage_put(int init, int tree, struct writer *writer, struct err *err)
+{
+  static int pids[PROCESSES_MAX];
+  struct sum sum = {0};
+  struct statfs fs;
+  int count = 1;
+
+  pids[0] = init;
+  for (int at = 0; at < count; at++) {
+    add(&sum, pids[at], at == 0);
+    int found = procfs_children(pids[at], pids + count, PROCESSES_MAX - count);
+    if (found < 0)
+      return err_code(err, "internal", "its processes cannot be told: %s", strerror(errno));
+    count += found;
+  }
+  if (fstatfs(tree, &fs) < 0)
+    return err_code(err, "internal", "its disk cannot be told: %s", strerror(errno));
+  put_u64(writer, RAMET_TAG_USER_NS, nanoseconds(sum.user));
+  put_u64(writer, RAMET_TAG_SYSTEM_NS, nanoseconds(sum.system));
+  put_u64(writer, RAMET_TAG_MEMORY_BYTES, sum.resident * (uint64_t)sysconf(_SC_PAGESIZE));
+  put_u32(writer, RAMET_TAG_PROCESS_COUNT, sum.processes);
+  put_u32(writer, RAMET_TAG_THREAD_COUNT, sum.threads);
+  put_u64(writer, RAMET_TAG_FILE_BYTES, (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize);
+  put_u64(writer, RAMET_TAG_DISK_BYTES, (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize);
+  return 0;
+}

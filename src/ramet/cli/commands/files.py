@@ -1,0 +1,77 @@
+"""`ramet sandbox cp|diff`: files of sandboxes that stay."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from ramet.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ramet.client import Files
+
+JSON = typer.Option(False, "--json", help="Print one JSON object.")
+
+
+def cp(
+    source: str | None = typer.Argument(None, metavar="FROM", help="A path, or SANDBOX:PATH."),
+    target: str | None = typer.Argument(None, metavar="TO", help="A path, or SANDBOX:PATH."),
+    as_json: bool = JSON,
+) -> int:
+    """Copy files and directories into a sandbox or out of it: one of the two is SANDBOX:PATH.
+
+    A file or directory of this host must not be there yet.
+    """
+    if source is None or target is None:
+        raise InvalidRequest.of("path", "two are needed: from where, and to where")
+    inside, outside = _parted(source), _parted(target)
+    if (inside is None) == (outside is None):
+        raise InvalidRequest.of("path", "one of the two has to be SANDBOX:PATH")
+    if outside is not None:
+        count = _files(outside[0]).upload(source, outside[1])
+    else:
+        assert inside is not None  # noqa: S101  one of them is
+        count = _files(inside[0]).download(inside[1], target)
+    if as_json:
+        print(json.dumps({"files": count}))
+    return 0
+
+
+def diff(
+    sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    path: str = typer.Option("/", "--path", metavar="PATH", help="Only what is below this directory."),
+    git: bool = typer.Option(False, "--git", help="As a patch for git apply, with names below --path."),
+    as_json: bool = JSON,
+) -> int:
+    """Show which files changed since a sandbox was made or forked."""
+    if sandbox is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one")
+    files = _files(sandbox)
+    if git:
+        sys.stdout.buffer.write(files.patch(path))
+        sys.stdout.buffer.flush()
+        return 0
+    base = path.rstrip("/") + "/"
+    found = [one for one in files.diff() if one.path.startswith(base)]
+    if as_json:
+        print(json.dumps({"changes": [one.to_dict() for one in found]}))
+    else:
+        for one in found:
+            print(f"{one.change:<9} {one.path}")
+    return 0
+
+
+def _parted(text: str) -> tuple[str, str] | None:
+    """Sandbox and path; None for a path of this host, which has a slash before any colon."""
+    name, colon, path = text.partition(":")
+    return (name, path or ".") if colon and name and "/" not in name else None
+
+
+def _files(sandbox: str) -> Files:
+    from ramet.client import Commands
+    from ramet.client import Files as Those
+
+    return Those(Commands(sandbox))

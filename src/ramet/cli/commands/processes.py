@@ -1,0 +1,190 @@
+"""`ramet exec`, `ramet sandbox ps|attach|signal`: further commands in sandboxes that stay."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ramet.cli import _errors
+from ramet.cli._command import LITERAL
+from ramet.cli._streams import OutputClosed, OutputFailed, die_of, has_input, writer
+from ramet.cli.commands.run import command_of, json_of, variable
+from ramet.cli.render import end_note
+from ramet.errors import InvalidRequest, RametError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ramet.client import Commands
+    from ramet.models.results import CommandResult
+
+JSON = typer.Option(False, "--json", help="Print one JSON object.")
+_SANDBOX = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name.")
+_COMMAND = typer.Argument(None, metavar="COMMAND", help="The command, by its number.")
+
+
+def exec_(
+    ctx: typer.Context,
+    sandbox: str | None = _SANDBOX,
+    command: list[str] | None = typer.Argument(
+        None, metavar="COMMAND", help="A shell line, or a program's words."
+    ),
+    *,
+    timeout: str | None = typer.Option(
+        None, "--timeout", metavar="SECONDS", help="Time until it is killed. Default: 300s; detached: none."
+    ),
+    env: list[str] = typer.Option(
+        [],
+        "--env",
+        "-e",
+        metavar="NAME=VALUE",
+        help="A variable for the command; NAME alone takes the value that it has here. May be repeated.",
+    ),
+    cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
+    user: str | None = typer.Option(None, "--user", "-u", metavar="UID[:GID]", help="Whose command it is."),
+    detach: bool = typer.Option(
+        False, "--detach", "-d", help="Print its number and return; ramet sandbox attach shows its output."
+    ),
+    stdin: bool | None = typer.Option(
+        None, "--stdin/--no-stdin", "-i/-n", help="Pass standard input on. Default: unless it is a terminal."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+) -> int:
+    """Run a command in a sandbox that stays.
+
+    The command is read as by ramet run, and the exit codes are the same.
+    """
+    words = list(command or [])
+    literal = ctx.meta.get(LITERAL) is True
+    if words[:1] == ["--"]:
+        words, literal = words[1:], True
+    arguments: dict[str, Any] = {
+        "command": command_of(words, literal=literal),
+        "env": dict(variable(text) for text in env),
+        "cwd": cwd,
+        "user": user,
+        "timeout": timeout,
+    }
+    commands = _commands(sandbox)
+    if detach:
+        if stdin:
+            raise InvalidRequest.of("stdin", "is not passed on to a detached command")
+        started = commands.start(**arguments)
+        started.close()
+        print(json.dumps({"command": started.id, "pid": started.pid}) if as_json else started.id)
+        return 0
+    if stdin is True or (stdin is None and has_input()):
+        arguments["stdin"] = 0
+    if as_json:
+        try:
+            result: CommandResult = commands.run(**arguments)
+        except RametError as error:
+            print(json.dumps({"error": error.to_wire()}))
+            raise
+        print(json.dumps(json_of(result)))
+        return result.exit_code
+    return _passed(lambda **callbacks: commands.run(**arguments, **callbacks), timeout)
+
+
+def ps(
+    sandbox: str | None = _SANDBOX,
+    as_json: bool = JSON,
+) -> int:
+    """List the commands of a sandbox: those that run, and detached ones that ended in the last minutes."""
+    found = _commands(sandbox).list()
+    if as_json:
+        print(json.dumps({"commands": [one.to_dict() for one in found]}))
+    elif found:
+        from ramet.cli.render import age, table
+
+        rows = [
+            (
+                str(one.id),
+                str(one.pid),
+                age(time.time() - one.created),
+                _state(one.reason, one.exit_code),
+                f"{' '.join(one.command)!s:.60}".replace("\n", " "),
+            )
+            for one in found
+        ]
+        table(("NUMBER", "PID", "AGE", "STATUS", "COMMAND"), rows)
+    return 0
+
+
+def attach(
+    sandbox: str | None = _SANDBOX,
+    command: str | None = _COMMAND,
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object at its end."),
+) -> int:
+    """Show what a command writes, from its beginning, until it ends; the exit code is its own.
+
+    Interrupting this does not end the command.
+    """
+    number = _number(command)
+    with_it = _commands(sandbox).connect(number)
+    try:
+        if not as_json:
+            return _passed(with_it.wait, None)
+        result = with_it.wait()
+        print(json.dumps(json_of(result)))
+        return result.exit_code
+    finally:
+        with_it.close()
+
+
+def send_signal(
+    sandbox: str | None = _SANDBOX,
+    command: str | None = _COMMAND,
+    *,
+    name: str = typer.Option("KILL", "--signal", "-s", metavar="NAME", help="A signal's name or number."),
+    as_json: bool = JSON,
+) -> int:
+    """Send a command a signal. KILL reaches every process of it, wherever it went."""
+    number, commands = _number(command), _commands(sandbox)
+    if name.upper().removeprefix("SIG") in {"KILL", "9"}:
+        commands.kill(number)
+    else:
+        commands.send_signal(number, int(name) if name.isdecimal() else name)
+    if as_json:
+        print(json.dumps({"command": number, "signal": name}))
+    return 0
+
+
+def _commands(sandbox: str | None) -> Commands:
+    if sandbox is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one")
+    from ramet.client import Commands as Those
+
+    return Those(sandbox)
+
+
+def _number(text: str | None) -> int:
+    if text is None or not text.isdecimal() or len(text) > 10:
+        raise InvalidRequest.of(
+            "command", f"{text!r:.40} is not a command's number", hint="ramet sandbox ps lists them"
+        )
+    return int(text)
+
+
+def _state(reason: str | None, exit_code: int | None) -> str:
+    if reason is None:
+        return "running"
+    return f"exit code {exit_code}" if reason == "exit" else reason
+
+
+def _passed(call: Callable[..., CommandResult], timeout: str | None) -> int:
+    """The exit code of a command whose output goes to this process's."""
+    try:
+        result = call(on_stdout=writer(1), on_stderr=writer(2))
+    except OutputClosed:
+        return die_of(signal.SIGPIPE)
+    except OutputFailed as error:
+        _errors.say(str(error))
+        return _errors.FAILED
+    if note := end_note(result, timeout):
+        _errors.say(note)
+    return result.exit_code

@@ -1,0 +1,104 @@
+"""Passing connections of this machine on to a sandbox: threads, whichever client asked."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from typing import Self
+
+from ramet.errors import InvalidRequest, RametError
+from ramet.models.limits import shown
+
+CHUNK = 1 << 16
+
+
+def check_port(value: object, field: str = "port", *, free: bool = False) -> int:
+    """`value` as a port; 0 is any with `free`. Raises InvalidRequest naming `field`."""
+    if type(value) is not int or not (0 if free else 1) <= value <= 65535:
+        raise InvalidRequest.of(field, f"{shown(value)} is no port")
+    return value
+
+
+class Forward:
+    """A listening port of this machine that leads to one of a sandbox."""
+
+    def __init__(self, sandbox: str, port: int, address: tuple[str, int], runtime_dir: str | None) -> None:
+        """Raises InvalidRequest naming ``local`` when the address cannot be had."""
+        self.port = port
+        """The port in the sandbox."""
+        try:
+            self._listener = socket.create_server(address)
+        except (OSError, OverflowError) as error:
+            raise InvalidRequest.of("local", f"{address[0]}:{address[1]}: {error}") from None
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        """Where it listens: host and port."""
+        self._sandbox = sandbox
+        self._runtime_dir = runtime_dir
+        self._wake, self._waker = socket.socketpair()
+        self._open: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self._serve, name=f"ramet-forward-{port}", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """As an address for HTTP."""
+        return f"http://{self.address[0]}:{self.address[1]}"
+
+    def close(self) -> None:
+        """Stop listening, and end the connections."""
+        self._waker.close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        from ramet.client._sync.client import Client
+        from ramet.client._sync.commands import Commands
+        from ramet.client._sync.ports import Ports
+
+        with Client(self._runtime_dir) as client, self._listener, self._wake:
+            ports = Ports(Commands(self._sandbox, client=client))
+            passing: list[threading.Thread] = []
+            while not select.select([self._wake], [], [], 0)[0]:
+                ready, _, _ = select.select([self._listener, self._wake], [], [])
+                if self._wake in ready:
+                    break
+                near, _ = self._listener.accept()
+                try:
+                    far = ports.connect(self.port)
+                except RametError:
+                    near.close()
+                    continue
+                self._open |= {near, far}
+                passing = [one for one in passing if one.is_alive()]
+                passing.append(threading.Thread(target=self._pass_on, args=(near, far), daemon=True))
+                passing[-1].start()
+            for one in list(self._open):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+            for thread in passing:
+                thread.join()
+
+    def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
+        back = threading.Thread(target=_pump, args=(far, near), daemon=True)
+        back.start()
+        _pump(near, far)
+        back.join()
+        self._open -= {near, far}
+        near.close()
+        far.close()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    """Everything that comes, and then its end."""
+    with contextlib.suppress(OSError):
+        while piece := source.recv(CHUNK):
+            target.sendall(piece)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

@@ -1,0 +1,613 @@
+# Generated from _async/files.py by scripts/unasync.py. Do not edit.
+"""Files of a sandbox that stands, from outside.
+
+A server that core forks for the conversation looks paths up below the sandbox's root and opens regular files;
+their content is read and written here, through descriptors that it passes. What guests do to the tree
+meanwhile can make a call fail, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import hashlib
+import io
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
+from typing import IO, Any, Literal
+
+from ramet._descriptors import close_all
+from ramet.client._backends._sync import in_thread, poll
+from ramet.client._exchange import Stale
+from ramet.client._files import Ask, FileLink, Raw, Side, events_of, file_error, git_mode, git_patch
+from ramet.client._sync.client import PATIENCE_S
+from ramet.client._sync.commands import Commands
+from ramet.client._sync.streams import deadline_of, remaining
+from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
+from ramet.errors import DaemonLost, FileError, InvalidRequest, WaitTimeout
+from ramet.models.files import Change, FileEvent, FileInfo, check_path
+from ramet.models.sandboxes import Metrics
+from ramet.native import _protocol as p
+from ramet.native import frames
+from ramet.native.frames import u64
+
+Path = str | PathLike[str]
+Raws = list[Raw]
+Frames = list[frames.Frame]
+CHUNK = 1 << 20
+IDLE_MAX = 4
+# A copy of gigabytes in one request takes long; the server says nothing before its end.
+COPY_PATIENCE_S = 3600.0
+TRIES = 3
+MACHINE_ID = "/etc/machine-id"
+
+
+class Files:
+    """The files of one sandbox. Relative paths begin at its home."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._idle: list[FileLink] = []
+
+    # --- content ------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, *, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """A file's content as text.
+
+        Raises FileError, here and below: its `code` says what is wrong with the file (``not_found``,
+        ``is_a_directory``, ``not_regular``, …).
+        """
+        return (self.read_bytes(path)).decode(encoding, errors)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """A file's content."""
+        with self.open(path) as file:
+            return _read_all(file)
+
+    def stream(self, path: Path, *, size: int = CHUNK) -> Iterator[bytes]:
+        """A file's content in pieces of `size` bytes, whatever its length."""
+        with self.open(path) as file:
+            while piece := _read(file, size):
+                yield piece
+
+    def open(self, path: Path, mode: str = "rb", *, permissions: int = 0o644) -> io.FileIO:
+        """The file itself, opened here: ``rb``, ``wb``, ``ab``, ``xb``, or with ``+`` for both.
+
+        Its methods block. It stays what it is when the sandbox ends.
+        """
+        flags = _flags(mode)
+        _, fds = self._ask(Ask(p.FILE_OPEN, self._path(path), flags, mode=permissions))
+        try:
+            os.set_blocking(fds[0], True)
+            kind = (
+                "r+" if flags & p.FILE_READ and flags & p.FILE_WRITE else "w" if flags & p.FILE_WRITE else "r"
+            )
+            return io.FileIO(fds[0], kind)
+        except BaseException:
+            close_all(fds)
+            raise
+
+    def write(
+        self,
+        path: Path,
+        data: str | bytes | IO[Any] | Iterable[bytes],
+        *,
+        append: bool = False,
+        mode: int | None = None,
+        encoding: str = "utf-8",
+    ) -> FileInfo:
+        """Write a file, in directories that are made where they are missing; what is told of it then.
+
+        `data` is text, bytes, an open file, or pieces of bytes, whatever their number. `mode` are the
+        permissions of a new file, 0o644 by default.
+        """
+        flags = p.FILE_WRITE | p.FILE_CREATE | p.FILE_PARENTS
+        flags |= p.FILE_APPEND if append else p.FILE_TRUNCATE
+        full = self._path(path)
+        given: Iterable[bytes] = pieces(data, encoding)
+        ask = Ask(p.FILE_OPEN, full, flags, mode=mode)
+        frame, fds = self._ask(ask)
+        try:
+            os.set_blocking(fds[0], True)
+            for piece in given:
+                _write(fds[0], piece, full)
+            # Ids are those inside, which the descriptor does not tell here.
+            now = os.fstat(fds[0])
+            return dataclasses.replace(ask.infos([frame])[0].info, size=now.st_size, mtime=now.st_mtime)
+        finally:
+            close_all(fds)
+
+    # --- names --------------------------------------------------------------------------------------------
+
+    def stat(self, path: Path, *, follow: bool = True) -> FileInfo:
+        """What is known of a file; with ``follow=False`` of a link itself."""
+        flags = 0 if follow else p.FILE_AS_NAMED
+        return (self._infos(Ask(p.FILE_STAT, self._path(path), flags)))[0].info
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is something under this path. A link that leads nowhere is nothing."""
+        try:
+            self.stat(path)
+        except FileError as error:
+            if error.code in {"not_found", "not_a_directory", "loop"}:
+                return False
+            raise
+        return True
+
+    def list(self, path: Path = ".", *, depth: int = 1) -> tuple[FileInfo, ...]:
+        """What is in a directory, by name; `depth` levels of it, 0 for all. Links are not followed."""
+        if type(depth) is not int or not 0 <= depth <= 256:
+            raise InvalidRequest.of("depth", f"{depth!r:.40} is no number of levels")
+        found = self._infos(Ask(p.FILE_LIST, self._path(path), depth=depth))
+        return tuple(sorted([one.info for one in found], key=lambda info: info.path))
+
+    def glob(self, pattern: str) -> tuple[FileInfo, ...]:
+        """The files whose paths fit ``*``, ``?``, ``[…]`` within a name, and ``**`` for any directories."""
+        full = self._path(pattern)
+        parts = [part for part in full.split("/") if part]
+        fixed = 0
+        while fixed < len(parts) and not any(letter in parts[fixed] for letter in "*?["):
+            fixed += 1
+        if fixed == len(parts):
+            return (self.stat(full, follow=False),) if self.exists(full) else ()
+        base, wanted = "/" + "/".join(parts[:fixed]), parts[fixed:]
+        try:
+            found = self.list(base, depth=0 if "**" in wanted else len(wanted))
+        except FileError as error:
+            if error.code in {"not_found", "not_a_directory"}:
+                return ()
+            raise
+        skip = len(base.rstrip("/")) + 1
+        return tuple([one for one in found if _fits(one.path[skip:].split("/"), wanted)])
+
+    def make_dir(self, path: Path, *, parents: bool = True, mode: int = 0o755) -> None:
+        """Make a directory. With `parents`, also those above it, and it may be there already."""
+        flags = p.FILE_PARENTS if parents else 0
+        self._ask(Ask(p.FILE_MAKE_DIR, self._path(path), flags, mode=mode))
+
+    def rename(self, path: Path, to: Path, *, replace: bool = True) -> None:
+        """Give a file or directory another name or place."""
+        flags = p.FILE_PARENTS | (p.FILE_REPLACE if replace else 0)
+        ask = Ask(p.FILE_RENAME, self._path(path), flags, other=self._path(to))
+        self._ask(ask, COPY_PATIENCE_S)
+
+    def copy(self, path: Path, to: Path, *, recursive: bool = False, replace: bool = False) -> None:
+        """Copy a file, or with `recursive` a directory, inside the sandbox."""
+        flags = p.FILE_PARENTS | (p.FILE_REPLACE if replace else 0) | (p.FILE_RECURSIVE if recursive else 0)
+        ask = Ask(p.FILE_COPY, self._path(path), flags, other=self._path(to))
+        self._ask(ask, COPY_PATIENCE_S)
+
+    def remove(self, path: Path, *, recursive: bool = False) -> None:
+        """Remove a file, an empty directory, or with `recursive` a directory with all that is in it."""
+        ask = Ask(p.FILE_REMOVE, self._path(path), p.FILE_RECURSIVE if recursive else 0)
+        self._ask(ask, COPY_PATIENCE_S)
+
+    def symlink(self, path: Path, target: str) -> None:
+        """Make a link that says `target`."""
+        self._ask(Ask(p.FILE_LINK, self._path(path), p.FILE_PARENTS, other=target))
+
+    def set(
+        self,
+        path: Path,
+        *,
+        mode: int | None = None,
+        owner: tuple[int, int] | None = None,
+        mtime: float | None = None,
+    ) -> FileInfo:
+        """Change permissions, owner (uid and gid), or the time of the last change."""
+        full = self._path(path)
+        at = None if mtime is None else int(mtime * 1e9)
+        self._ask(Ask(p.FILE_SET, full, mode=mode, owner=owner, mtime_ns=at))
+        return self.stat(full)
+
+    # --- to and from the host -----------------------------------------------------------------------------
+
+    def upload(self, local: Path, path: Path) -> int:
+        """Copy a file or directory of the host into the sandbox, to this path; how many files."""
+        full, count = self._path(path), 0
+        for one in local_tree(os.fspath(local)):
+            inside = f"{full}/{one.name}" if one.name else full
+            if one.kind == "directory":
+                self.make_dir(inside)
+                continue
+            count += 1
+            if one.kind == "link":
+                ask = Ask(p.FILE_LINK, inside, p.FILE_PARENTS | p.FILE_REPLACE, other=one.target)
+                self._ask(ask)
+            else:
+                with open_local(one.path) as file:
+                    self.write(inside, file, mode=one.mode)
+        return count
+
+    def download(self, path: Path, local: Path) -> int:
+        """Copy a file or a directory out of the sandbox; how many files. `local` must not exist.
+
+        Links come as links; fifos, sockets and devices are left out. Nothing is written but below `local`,
+        whatever guests do meanwhile.
+        """
+        full = self._path(path)
+        info = self.stat(full)
+        target = os.fspath(local)
+        if not info.is_dir:
+            with self.open(full) as file, new_local(target) as out:
+                _copy(file, out)
+            return 1
+        found = self._infos(Ask(p.FILE_LIST, full))
+        count = 0
+        with Landing(target) as landing:
+            for one in sorted(found, key=lambda one: one.name):
+                if one.info.is_dir:
+                    landing.make_dir(one.name, one.info.mode)
+                elif one.info.kind == "link":
+                    landing.make_link(one.name, one.info.target or "")
+                    count += 1
+                elif one.info.kind == "file":
+                    with (
+                        self.open(one.info.path) as file,
+                        landing.make_file(one.name, one.info.mode) as out,
+                    ):
+                        _copy(file, out)
+                    count += 1
+        return count
+
+    # --- what changed -------------------------------------------------------------------------------------
+
+    def diff(self) -> tuple[Change, ...]:
+        """The files that are otherwise than when the sandbox was made, or forked, by path.
+
+        Of a directory that is new everything in it is told; of one that was deleted the directory alone.
+        /etc/machine-id, which no two sandboxes share, is left out.
+        """
+        written = self._infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
+        changes: dict[str, Change] = {}
+        for one in written:
+            if one.info.path == MACHINE_ID:
+                continue
+            was = self._was(one.info.path)
+            if one.whiteout:
+                if was is not None:
+                    changes[one.info.path] = Change(one.info.path, "deleted", None, was)
+                continue
+            if one.opaque and was is not None:
+                self._hidden(one, changes)
+            kind = self._kind_of_change(one.info, was)
+            if kind is not None:
+                changes[one.info.path] = Change(one.info.path, kind, one.info, was)
+        return tuple([changes[path] for path in sorted(changes)])
+
+    def patch(self, path: Path = "/") -> bytes:
+        """What changed below `path`, as a patch that ``git apply`` takes; without directories and owners."""
+        base = (self._path(path)).rstrip("/")
+        parts = []
+        for change in self.diff():
+            if not change.path.startswith(f"{base}/"):
+                continue
+            before = self._side(change.was, p.TREE_ORIGIN)
+            after = self._side(change.now, p.TREE_SANDBOX)
+            if before is not None or after is not None:
+                parts.append(git_patch(change.path[len(base) + 1 :], before, after, _blob))
+        return b"".join(parts)
+
+    def commit_to(self, other: Files) -> tuple[Change, ...]:
+        """As `Sandbox.commit_to`."""
+        done = []
+        for change in self.diff():
+            now = change.now
+            if now is None or (change.was is not None and change.was.kind != now.kind):
+                with contextlib.suppress(FileError):
+                    other.remove(change.path, recursive=True)
+            if now is not None and not self._commit_one(now, other):
+                continue
+            done.append(change)
+        return tuple(done)
+
+    def _commit_one(self, now: FileInfo, other: Files) -> bool:
+        if now.kind == "directory":
+            other.make_dir(now.path)
+        elif now.kind == "link":
+            flags = p.FILE_PARENTS | p.FILE_REPLACE
+            other._ask(Ask(p.FILE_LINK, now.path, flags, other=now.target))
+            return True
+        elif now.kind == "file":
+            with (
+                self._opened(now.path, p.TREE_SANDBOX) as file,
+                other.open(now.path, "wb") as out,
+            ):
+                _copy(file, out)
+        else:
+            return False
+        other.set(now.path, mode=now.mode, owner=(now.uid, now.gid))
+        return True
+
+    def _hidden(self, directory: Raw, changes: dict[str, Change]) -> None:
+        """A directory that took the place of another: what that held and this does not is deleted."""
+        here = {one.name for one in self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1))}
+        for old in self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1, tree=p.TREE_ORIGIN)):
+            if old.name not in here:
+                changes[old.info.path] = Change(old.info.path, "deleted", None, old.info)
+
+    def _was(self, path: str) -> FileInfo | None:
+        try:
+            return (self._infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=p.TREE_ORIGIN)))[0].info
+        except FileError as error:
+            if error.code in {"not_found", "not_a_directory"}:
+                return None
+            raise
+
+    def _kind_of_change(self, now: FileInfo, was: FileInfo | None) -> Literal["added", "modified"] | None:
+        if was is None:
+            return "added"
+        if (now.kind, now.mode, now.uid, now.gid, now.target) != (
+            was.kind,
+            was.mode,
+            was.uid,
+            was.gid,
+            was.target,
+        ):
+            return "modified"
+        if now.is_dir or now.kind != "file":
+            return None
+        if now.size != was.size:
+            return "modified"
+        return None if self._same_content(now.path) else "modified"
+
+    def _same_content(self, path: str) -> bool:
+        try:
+            with (
+                self._opened(path, p.TREE_WRITTEN) as one,
+                self._opened(path, p.TREE_ORIGIN) as other,
+            ):
+                while True:
+                    piece = _read(one, CHUNK)
+                    if piece != _read(other, CHUNK):
+                        return False
+                    if not piece:
+                        return True
+        except FileError as error:
+            if error.code == "not_found":  # it went meanwhile
+                return False
+            raise
+
+    def _opened(self, path: str, tree: int) -> io.FileIO:
+        _, fds = self._ask(Ask(p.FILE_OPEN, path, p.FILE_READ | p.FILE_AS_NAMED, tree=tree))
+        os.set_blocking(fds[0], True)
+        return io.FileIO(fds[0], "r")
+
+    def _side(self, info: FileInfo | None, tree: int) -> Side | None:
+        if info is None or info.kind not in {"file", "link"}:
+            return None
+        if info.kind == "link":
+            return Side(git_mode(info), os.fsencode(info.target or ""))
+        with self._opened(info.path, tree) as file:
+            return Side(git_mode(info), _read_all(file))
+
+    # --- what happens -------------------------------------------------------------------------------------
+
+    def watch(
+        self, path: Path = ".", *, recursive: bool = True, timeout: float | None = None
+    ) -> Iterator[FileEvent]:
+        """What happens in a directory, and with `recursive` below it, from the first `next` on.
+
+        Raises WaitTimeout when nothing happens for `timeout` seconds; SandboxEnded when the sandbox ends.
+        """
+        full = self._path(path)
+        link = self._link()
+        places: dict[int, str] = {}
+        fd = -1
+        try:
+            fd = self._watch_one(link, full, places)
+            if recursive:
+                for one in self.list(full, depth=0):
+                    if one.is_dir:
+                        self._watch_below(link, one.path, places)
+            with select.epoll() as poller:
+                poller.register(fd, select.EPOLLIN)
+                poller.register(link.sock, select.EPOLLIN)
+                while True:
+                    deadline = deadline_of(timeout)
+                    events = poll(poller, remaining(deadline))
+                    if not events and deadline is not None and not remaining(deadline):
+                        raise WaitTimeout("wait_timeout", f"nothing happened in {full} in this time")
+                    if any(number == link.number for number, _ in events):
+                        self._server_gone(link)
+                    for event in _read_events(fd, places):
+                        if recursive and event.is_dir and event.kind in {"created", "moved_to"}:
+                            self._watch_below(link, event.path, places)
+                        yield event
+        finally:
+            if fd >= 0:
+                os.close(fd)
+            link.close()
+
+    def _watch_one(self, link: FileLink, path: str, places: dict[int, str]) -> int:
+        """Watch a directory; the inotify descriptor where this is the first."""
+        ask = Ask(p.FILE_WATCH, path)
+        frame = (self._answers(link, ask, PATIENCE_S))[0]
+        places[frames.attributes(frame.payload).u32(p.TAG_COMMAND)] = path
+        return frame.fds[0] if frame.fds else -1
+
+    def _watch_below(self, link: FileLink, path: str, places: dict[int, str]) -> None:
+        # It may have gone, or become something else, meanwhile.
+        with contextlib.suppress(FileError):
+            self._watch_one(link, path, places)
+            for one in self.list(path, depth=0):
+                if one.is_dir:
+                    with contextlib.suppress(FileError):
+                        self._watch_one(link, one.path, places)
+
+    def usage(self) -> Metrics:
+        """As `Sandbox.metrics`."""
+        frame, _ = self._ask(Ask(p.FILE_USAGE, "/"))
+        found = frames.attributes(frame.payload)
+        return Metrics(
+            user_ms=found.u64(p.TAG_USER_NS) / 1e6,
+            system_ms=found.u64(p.TAG_SYSTEM_NS) / 1e6,
+            memory_bytes=found.u64(p.TAG_MEMORY_BYTES),
+            processes=found.u32(p.TAG_PROCESS_COUNT),
+            threads=found.u32(p.TAG_THREAD_COUNT),
+            disk_bytes=found.u64(p.TAG_FILE_BYTES),
+            disk_limit=found.u64(p.TAG_DISK_BYTES),
+        )
+
+    # --- the way to the server ----------------------------------------------------------------------------
+
+    def _path(self, path: Path) -> str:
+        return check_path(path, (self._commands.known()).home)
+
+    def _infos(self, ask: Ask, patience: float = PATIENCE_S) -> Raws:
+        for _ in range(TRIES):
+            link = self._link()
+            try:
+                return ask.infos(self._answers(link, ask, patience))
+            except Stale:
+                continue
+            finally:
+                self._give_back(link)
+        raise DaemonLost("core_lost", "the sandbox's file server ends whenever it is asked")
+
+    def _ask(self, ask: Ask, patience: float = PATIENCE_S) -> tuple[frames.Frame, Sequence[int]]:
+        """The one answer; its descriptors are the caller's."""
+        for _ in range(TRIES):
+            link = self._link()
+            try:
+                (frame,) = self._answers(link, ask, patience)
+                return frame, frame.fds
+            except Stale:
+                continue
+            finally:
+                self._give_back(link)
+        raise DaemonLost("core_lost", "the sandbox's file server ends whenever it is asked")
+
+    def _answers(self, link: FileLink, ask: Ask, patience: float) -> Frames:
+        link.send(ask.kind, ask.payload())
+        deadline = time.monotonic() + patience
+        found: Frames = []
+        while link.busy:
+            try:
+                frame = link.receive()
+            except EOFError:
+                link.close()
+                self._server_gone(link)
+                raise AssertionError from None
+            if frame is None:
+                self._commands.wait_link(link, deadline)
+            elif frame.kind == p.ERROR:
+                raise ask.refusal(frame)
+            else:
+                found.append(frame)
+        return found
+
+    def _server_gone(self, link: FileLink) -> None:
+        """Raise the cause: core ends a file server with its sandbox."""
+        link.close()
+        raise self._commands.why_gone(DaemonLost("core_lost", "the sandbox's file server has ended"))
+
+    def _link(self) -> FileLink:
+        while self._idle:
+            try:
+                link = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if link.is_alive():
+                return link
+            link.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._commands.ask_core(
+                    p.FILES, lambda lane: u64(p.TAG_SANDBOX, lane.number), fds=[theirs.fileno()]
+                )
+        except BaseException:
+            ours.close()
+            raise
+        return FileLink(ours)
+
+    def _give_back(self, link: FileLink) -> None:
+        if link.busy or link.poller.closed or len(self._idle) >= IDLE_MAX:
+            link.close()
+        else:
+            self._idle.append(link)
+
+    def close(self) -> None:
+        """End the conversation; the next call begins another."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _flags(mode: str) -> int:
+    known: dict[str, int] = {
+        "r": p.FILE_READ,
+        "w": p.FILE_WRITE | p.FILE_CREATE | p.FILE_TRUNCATE | p.FILE_PARENTS,
+        "a": p.FILE_WRITE | p.FILE_CREATE | p.FILE_APPEND | p.FILE_PARENTS,
+        "x": p.FILE_WRITE | p.FILE_CREATE | p.FILE_EXCLUSIVE | p.FILE_PARENTS,
+    }
+    letters = str(mode).replace("b", "", 1)
+    both = p.FILE_READ | p.FILE_WRITE if letters.endswith("+") else 0
+    base = letters.removesuffix("+")
+    if base not in known or "b" not in mode:
+        raise InvalidRequest.of("mode", f"{mode!r:.20} is none of rb, wb, ab, xb, with or without +")
+    return known[base] | both
+
+
+def _fits(names: list[str], wanted: list[str]) -> bool:
+    if not wanted:
+        return not names
+    if wanted[0] == "**":
+        return any(_fits(names[at:], wanted[1:]) for at in range(len(names) + 1))
+    return bool(names) and fnmatch.fnmatchcase(names[0], wanted[0]) and _fits(names[1:], wanted[1:])
+
+
+def _blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _read_events(fd: int, places: dict[int, str]) -> list[FileEvent]:
+    with contextlib.suppress(BlockingIOError):
+        return list(events_of(os.read(fd, 1 << 16), places))
+    return []
+
+
+# A regular file is always ready, so it is read in a thread where that can take long.
+
+
+def _blocking(call: Callable[[], Any], size: int) -> Any:
+    return in_thread(call) if size > CHUNK // 4 else call()
+
+
+def _read_all(file: io.FileIO) -> bytes:
+    found: bytes = _blocking(file.readall, os.fstat(file.fileno()).st_size)
+    return found
+
+
+def _read(file: io.FileIO, size: int) -> bytes:
+    found: bytes = _blocking(lambda: file.read(size), size)
+    return found
+
+
+def _same(one: io.FileIO, other: io.FileIO) -> bool:
+    piece = b"x"
+    while piece:
+        piece = _read(one, CHUNK)
+        if piece != _read(other, CHUNK):
+            return False
+    return True
+
+
+def _write(descriptor: int, piece: bytes, path: str) -> None:
+    left = memoryview(piece).cast("B")
+    try:
+        while left:
+            view = left
+            left = left[_blocking(lambda: os.write(descriptor, view), len(view)) :]  # noqa: B023
+    except OSError as error:
+        raise file_error(path, error.errno or 0, f"write: {error.strerror}") from None
+
+
+def _copy(file: io.FileIO, out: IO[bytes]) -> None:
+    while piece := _read(file, CHUNK):
+        _blocking(lambda: out.write(piece), len(piece))

@@ -1,0 +1,194 @@
+"""Commands in sandboxes that stand: what is asked for, and what is told of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from ramet.errors import InvalidRequest
+from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, parse_limit, shown
+from ramet.models.operations import RunRequest
+from ramet.models.sandboxes import check_sandbox, flag, only
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ramet.models.operations import Text
+    from ramet.models.results import Reason
+
+RECORD_MAX = 8192
+SHOWN_MAX = 2048
+"""Most characters of a command that are kept to be listed."""
+ID_MAX = 0xFFFFFFFE
+_USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
+
+
+def parse_user(value: object) -> tuple[int, int]:
+    """Uid and gid from a number, ``"UID"``, ``"UID:GID"`` or ``"root"``; a lone uid's group has its number.
+
+    Raises InvalidRequest naming ``user``.
+    """
+    if value is None or value == "root":
+        return 0, 0
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    match = _USER.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        text = f"{shown(value)} is no user: a uid, UID:GID, or root"
+        raise InvalidRequest.of("user", text, hint="names of accounts are not looked up inside")
+    uid = int(match[1])
+    gid = uid if match[2] is None else int(match[2])
+    if max(uid, gid) > ID_MAX:
+        raise InvalidRequest.of("user", f"{shown(value)} is out of range", code="out_of_range")
+    return uid, gid
+
+
+def check_command_id(value: object) -> int:
+    """`value` as the id of a command. Raises InvalidRequest naming ``command``."""
+    if type(value) is not int or not 0 < value < 1 << 32:
+        raise InvalidRequest.of("command", f"{shown(value)} is not the id of a command")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """One command. `timeout` None: it has none. Without `stdin` it reads /dev/null."""
+
+    run: RunRequest
+    uid: int = 0
+    gid: int = 0
+    timeout: float | None = None
+    stdin: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        command: str | Sequence[Text],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Text | None = None,
+        user: int | str | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+    ) -> Self:
+        """The checked request. Raises InvalidRequest naming the argument at fault."""
+        seconds = None if timeout is None else float(parse_limit(BY_NAME["wall"], timeout, "timeout"))
+        run = RunRequest.of(command, env=env, cwd=cwd)
+        return cls(run, *parse_user(user), seconds, flag(stdin, "stdin"))
+
+    def record(self) -> bytes:
+        """What core keeps of it for whoever lists it."""
+        told: dict[str, Any] = {
+            "command": self._shown(),
+            "created": time.time(),
+            "cwd": self.run.cwd if self.run.cwd is None or len(self.run.cwd) < SHOWN_MAX else None,
+            "user": [self.uid, self.gid],
+            "timeout": self.timeout,
+        }
+        data = json.dumps(told, separators=(",", ":")).encode("ascii")
+        if len(data) <= RECORD_MAX:
+            return data
+        # Six bytes stand for one character that is not ASCII.
+        told.update(command=[word[: SHOWN_MAX // 16] for word in told["command"][:8]], cwd=None)
+        return json.dumps(told, separators=(",", ":")).encode("ascii")
+
+    def _shown(self) -> list[str]:
+        room, words = SHOWN_MAX, []
+        for word in self.run.argv:
+            words.append(word if len(word) < room else word[: max(room - 1, 0)] + "…")
+            room -= len(word) + 1
+            if room <= 0:
+                break
+        return words
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CommandInfo:
+    """One command of a sandbox.
+
+    `id` is its number in the sandbox, `pid` that of its first process, inside. `created` is seconds since the
+    epoch. `stdin` is true while its standard input takes bytes. What follows is known at its end: `exit_code`
+    and `reason` as of CommandResult. `stdout_total` and `stderr_total` count what it has written so far.
+    """
+
+    id: int
+    pid: int
+    status: Literal["running", "ended"]
+    command: tuple[str, ...]
+    created: float
+    cwd: str | None = None
+    user: tuple[int, int] = (0, 0)
+    timeout: float | None = None
+    stdin: bool = False
+    duration_ms: float = 0.0
+    stdout_total: int = 0
+    stderr_total: int = 0
+    exit_code: int | None = None
+    reason: Reason | None = None
+    signal: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SandboxLaneRequest:
+    """How to reach the commands of `sandbox` past the daemon.
+
+    `ended`: also of one that has ended. `ending`: core takes no commands for it any more, so its end is to be
+    waited for.
+    """
+
+    sandbox: str
+    socket: bool = True
+    ended: bool = False
+    ending: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest naming the field at fault."""
+        only(data, ("sandbox", "socket", "ended", "ending"))
+        return cls(
+            check_sandbox(data.get("sandbox", "")),
+            flag(data.get("socket", True), "socket"),
+            flag(data.get("ended", False), "ended"),
+            flag(data.get("ending", False), "ending"),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SandboxLane:
+    """Which core has a sandbox, by which number, and what its commands begin with.
+
+    `limits` are those that differ from the defaults; `cgroups` as in `ramet.models.limits.enforced_by`.
+    """
+
+    core_id: str
+    number: int
+    environment: Mapping[str, str]
+    home: str
+    single_uid: bool
+    limits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    cgroups: str = ""
+
+    @property
+    def output(self) -> int:
+        """Bytes that are kept of each stream."""
+        return int(self.limits.get("output", DEFAULT_LIMITS.output))
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON."""
+        return cls(**data)

@@ -1,0 +1,245 @@
+"""Commands with logs in standing sandboxes, as core reads and tells them: core/PROTOCOL.md, "Commands"."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ramet.errors import InvalidRequest, IsolationError, RametError
+from ramet.models.commands import CommandInfo
+from ramet.models.limits import Limits
+from ramet.models.operations import RunEnd
+from ramet.models.results import Captured, CommandResult, result_of
+from ramet.native import _protocol as p
+from ramet.native.frames import Attributes, FrameError, decode, raw, text, u32, u64
+from ramet.native.runs import end_of, environment_part, explained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ramet.models.commands import CommandRequest, SandboxLane
+    from ramet.models.results import Reason
+
+# struct ramet_log and struct ramet_command_info of core/include/ramet/protocol.h
+_LOG = struct.Struct("<II QQQ 2Q 2I II 4Q 2Q 2Q II")
+_INFO = struct.Struct("<6I Q 2Q")
+
+
+def start_payload(
+    lane: SandboxLane, request: CommandRequest, number: int, *, flags: int, env: Mapping[str, str]
+) -> bytes:
+    """The payload of START."""
+    parts = [
+        u64(p.TAG_SANDBOX, lane.number),
+        u32(p.TAG_COMMAND, number),
+        u32(p.TAG_UID, request.uid),
+        u32(p.TAG_GID, request.gid),
+        u64(p.TAG_LOG_BYTES, lane.output),
+        u32(p.TAG_FLAGS, flags),
+        raw(p.TAG_RECORD, request.record()),
+        text(p.TAG_CWD, request.run.cwd or lane.home),
+    ]
+    if request.timeout is not None:
+        parts.append(u64(p.TAG_WALL_NS, int(request.timeout * 1e9)))
+    parts += [text(p.TAG_ARG, word) for word in request.run.argv]
+    parts.append(environment_part({**lane.environment, **env, **request.run.env}))
+    return b"".join(parts)
+
+
+def about(lane: SandboxLane, number: int, *more: bytes) -> bytes:
+    """The payload of a request about one command."""
+    return b"".join((u64(p.TAG_SANDBOX, lane.number), u32(p.TAG_COMMAND, number), *more))
+
+
+def explained_start(error: RametError, request: CommandRequest) -> RametError:
+    """A step that failed for what the caller asked becomes a refusal of that argument."""
+    if isinstance(error, IsolationError) and error.step == "switch_user":
+        why = os.strerror(error.errno or 0)
+        text = f"{request.uid}:{request.gid} does not exist in the sandbox: {why}"
+        return InvalidRequest.of("user", text, code="not_found")
+    return explained(error, request.run)
+
+
+class Header(NamedTuple):
+    """The beginning of a log."""
+
+    magic: int
+    state: int
+    head: int
+    ring: int
+    tail: int
+    out_total: int
+    err_total: int
+    out_failed: int
+    err_failed: int
+    reason: int
+    status: int
+    user_ns: int
+    system_ns: int
+    peak_bytes: int
+    disk_bytes: int
+    elapsed_ns: int
+    setup_ns: int
+    memory_peak: int
+    oom_kills: int
+    lingering: int
+    zero: int
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing follows."""
+        return self.state == p.COMMAND_ENDED
+
+    def total(self, stream: int) -> int:
+        """Bytes written to a stream so far: 0 is standard output, 1 standard error."""
+        return self.err_total if stream else self.out_total
+
+
+class Log:
+    """A command's log, which core writes and everybody else reads. Owns `descriptor`."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def header(self) -> Header:
+        """As it is now. Raises FrameError when it is none."""
+        header = Header._make(_LOG.unpack(os.pread(self.descriptor, _LOG.size, 0)))
+        if header.magic != p.LOG_MAGIC:
+            raise FrameError("a log does not begin as one")
+        return header
+
+    def read(self, stream: int, at: int, size: int) -> tuple[int, bytes]:
+        """Bytes of a stream from position `at` on, at most `size`, and how many had been lost before them."""
+        while True:
+            header = self.header()
+            start = max(at, self._oldest(header, stream, at))
+            data = self._bytes(header, stream, start, min(size, header.total(stream) - start))
+            # What was overwritten meanwhile is not what it was.
+            if start < header.head or start >= self._oldest(self.header(), stream, start):
+                return start - at, data
+
+    @staticmethod
+    def _oldest(header: Header, stream: int, at: int) -> int:
+        """The first position at or behind `at` that can still be read."""
+        if at < header.head:
+            return at
+        readable = header.ring if header.ended else header.ring - p.LOG_CHUNK
+        return max(header.head, header.total(stream) - readable)
+
+    def _bytes(self, header: Header, stream: int, at: int, size: int) -> bytes:
+        start = p.LOG_HEADER + stream * (header.head + header.ring)
+        parts = []
+        while size > 0:
+            if at < header.head:
+                place, room = at, header.head - at
+            else:
+                inside = (at - header.head) % header.ring
+                place, room = header.head + inside, header.ring - inside
+            part = os.pread(self.descriptor, min(size, room), start + place)
+            if not part:
+                raise FrameError("a log is shorter than it says")
+            parts.append(part)
+            at += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def captured(self, header: Header, stream: int) -> Captured:
+        """A stream of a command that has ended, as far as it is kept."""
+        total = header.total(stream)
+        head = min(total, header.head)
+        kept = self._bytes(header, stream, 0, head)
+        tail = min(total - head, header.tail)
+        if tail:
+            kept += self._bytes(header, stream, total - tail, tail)
+        return Captured(kept, total, head if total > len(kept) else len(kept))
+
+    def result(self, lane: SandboxLane, encoding: str) -> CommandResult:
+        """The end of the command. Raises FrameError, RametError when output could not be kept."""
+        header = self.header()
+        for failed in (header.out_failed, header.err_failed):
+            if failed:
+                raise RametError("output_lost", "output could not be kept", errno=failed)
+        limits = Limits.of(lane.limits)
+        reason, code, signal = outcome(header.reason, header.status)
+        end = RunEnd(
+            exit_code=code,
+            reason=reason,
+            signal=signal,
+            duration_ms=header.elapsed_ns / 1e6,
+            setup_ms=header.setup_ns / 1e6,
+            user_ms=header.user_ns / 1e6,
+            system_ms=header.system_ns / 1e6,
+            peak_rss_bytes=header.peak_bytes,
+            disk_bytes=header.disk_bytes,
+            single_uid=lane.single_uid,
+            lingering=bool(header.lingering),
+            memory_peak=header.memory_peak,
+            oom_kills=header.oom_kills,
+            memory_limit=limits.takeable,
+            disk_limit=limits.writable,
+            cgroups=lane.cgroups,
+        )
+        captured = (self.captured(header, stream) for stream in (0, 1))
+        return result_of(end, *captured, limits=limits, encoding=encoding)
+
+    def close(self) -> None:
+        """Give it up."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def outcome(reason: int, status: int) -> tuple[Reason, int, str | None]:
+    """Reason, exit code and signal of a command that core told the end of. Raises FrameError."""
+    end = end_of(Attributes({p.TAG_STATUS: _word(status), p.TAG_REASON: _word(reason)}))
+    return end.reason, end.exit_code, end.signal
+
+
+def _word(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+def command_infos(payload: bytes) -> tuple[CommandInfo, ...]:
+    """The answer to COMMANDS, the oldest first. Raises FrameError."""
+    found = [_info(value) for tag, value in decode(payload) if tag == p.TAG_COMMAND_INFO]
+    return tuple(sorted(found, key=lambda one: one.created))
+
+
+def _info(value: bytes) -> CommandInfo:
+    if len(value) < _INFO.size:
+        raise FrameError("a command's description is cut off")
+    number, pid, state, reason, status, stdin, elapsed, out_total, err_total = _INFO.unpack_from(value)
+    ended = state == p.COMMAND_ENDED
+    end = outcome(reason, status) if ended else (None, None, None)
+    return CommandInfo(
+        id=number,
+        pid=pid,
+        status="ended" if ended else "running",
+        stdin=bool(stdin),
+        duration_ms=elapsed / 1e6,
+        stdout_total=out_total,
+        stderr_total=err_total,
+        reason=end[0],
+        exit_code=end[1],
+        signal=end[2],
+        **_recorded(value[_INFO.size :]),
+    )
+
+
+def _recorded(record: bytes) -> dict[str, Any]:
+    """What the starter noted; another client's of another version may have noted other things."""
+    try:
+        told = json.loads(record)
+        return {
+            "command": tuple([str(word) for word in told["command"]]),
+            "created": float(told["created"]),
+            "cwd": told.get("cwd"),
+            "user": (int(told["user"][0]), int(told["user"][1])),
+            "timeout": told.get("timeout"),
+        }
+    except (ValueError, KeyError, TypeError, IndexError):
+        return {"command": (), "created": 0.0}

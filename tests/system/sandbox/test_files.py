@@ -1,0 +1,434 @@
+"""`Sandbox.files`: files of a sandbox that stands, whatever its guests do to them meanwhile."""
+
+import os
+import subprocess
+import threading
+import time
+
+import anyio
+import pytest
+
+import ramet
+from system.sandbox._repl import PATIENCE_S
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    """One for all tests here; each has a directory of its own."""
+    with ramet.Sandbox(command=["sleep", "10000"]) as made:
+        yield made
+
+
+@pytest.fixture
+def files(sandbox):
+    return sandbox.files
+
+
+@pytest.fixture
+def place(request, sandbox):
+    """A directory for one test."""
+    path = f"/tmp/{abs(hash(request.node.name))}"
+    sandbox.files.make_dir(path)
+    return path
+
+
+def refusal(call, *arguments, **options):
+    with pytest.raises(ramet.FileError) as caught:
+        call(*arguments, **options)
+    return caught.value.code
+
+
+def test_what_is_written_outside_is_read_inside_and_the_other_way(sandbox, files, place):
+    info = files.write(f"{place}/a/b/text", "grüße\n")
+    assert (info.path, info.kind, info.size, info.mode, info.uid) == (
+        f"{place}/a/b/text",
+        "file",
+        8,
+        0o644,
+        0,
+    )
+    assert sandbox.commands.run(["cat", f"{place}/a/b/text"]).stdout == "grüße\n"
+    sandbox.commands.run(f"printf '\\000\\377' > {place}/bytes; chmod 600 {place}/bytes")
+    assert files.read_bytes(f"{place}/bytes") == b"\0\xff"
+    assert files.stat(f"{place}/bytes").mode == 0o600
+    assert files.read(f"{place}/a/b/text") == "grüße\n"
+    files.write(f"{place}/a/b/text", b"more", append=True)
+    assert files.read(f"{place}/a/b/text") == "grüße\nmore"
+    files.write(f"{place}/a/b/text", "short")
+    assert files.read(f"{place}/a/b/text") == "short"
+
+
+def test_relative_paths_begin_at_the_home(sandbox, files):
+    files.write("note", "here")
+    assert sandbox.commands.run("cat /home/user/note").stdout == "here"
+    assert "note" in [one.name for one in files.list()]
+
+
+def test_a_file_of_any_length_passes_in_pieces(files, place):
+    pieces = (bytes([number]) * (1 << 20) for number in range(40))
+    assert files.write(f"{place}/long", pieces).size == 40 << 20
+    lengths = {len(piece) for piece in files.stream(f"{place}/long", size=1 << 19)}
+    assert lengths == {1 << 19}
+    with files.open(f"{place}/long") as file:
+        file.seek(39 << 20)
+        assert file.read(3) == b"\x27\x27\x27"
+    with files.open(f"{place}/long", "r+b") as file:
+        file.write(b"new")
+    assert files.read_bytes(f"{place}/long")[:4] == b"new\0"
+    files.remove(f"{place}/long")
+
+
+def test_names_are_made_listed_changed_and_removed(files, place):
+    files.make_dir(f"{place}/d/e")
+    files.make_dir(f"{place}/d/e")
+    assert refusal(files.make_dir, f"{place}/d/e", parents=False) == "exists"
+    files.write(f"{place}/d/e/one.txt", "1")
+    files.write(f"{place}/d/two.txt", "2")
+    files.symlink(f"{place}/link", "d/two.txt")
+    assert [one.path[len(place) :] for one in files.list(place, depth=0)] == [
+        "/d", "/d/e", "/d/e/one.txt", "/d/two.txt", "/link",
+    ]  # fmt: skip
+    assert [one.name for one in files.list(place)] == ["d", "link"]
+    assert [one.name for one in files.glob(f"{place}/**/*.txt")] == ["one.txt", "two.txt"]
+    assert [one.name for one in files.glob(f"{place}/d/t?o.*")] == ["two.txt"]
+    assert (files.stat(f"{place}/link").kind, files.stat(f"{place}/link", follow=False).target) == (
+        "file",
+        "d/two.txt",
+    )
+    files.rename(f"{place}/d/two.txt", f"{place}/new/three.txt")
+    assert not files.exists(f"{place}/link")
+    assert refusal(files.rename, f"{place}/d/e/one.txt", f"{place}/new/three.txt", replace=False) == "exists"
+    files.copy(f"{place}/new/three.txt", f"{place}/four.txt")
+    assert refusal(files.copy, f"{place}/d", f"{place}/copy") == "is_a_directory"
+    files.copy(f"{place}/d", f"{place}/copy", recursive=True)
+    assert files.read(f"{place}/copy/e/one.txt") == "1"
+    changed = files.set(f"{place}/four.txt", mode=0o750, mtime=1000.5)
+    assert (changed.mode, changed.mtime) == (0o750, 1000.5)
+    assert refusal(files.remove, f"{place}/d") == "not_empty"
+    files.remove(f"{place}/d", recursive=True)
+    files.remove(f"{place}/four.txt")
+    assert [one.name for one in files.list(place)] == ["copy", "link", "new"]
+
+
+@pytest.mark.parametrize(
+    "path, code",
+    [
+        ("/nowhere/at/all", "not_found"),
+        ("/etc/passwd/x", "not_a_directory"),
+        ("/tmp", "is_a_directory"),
+        ("/dev/null", "not_regular"),
+        ("/proc/1/root/etc/passwd", "not_permitted"),
+        ("/" + "x" * 300, "too_long"),
+    ],
+)
+def test_what_cannot_be_read_is_told_by_code_and_path(files, path, code):
+    with pytest.raises(ramet.FileError) as caught:
+        files.read(path)
+    assert caught.value.code in {code, "loop"} if "/proc/" in path else caught.value.code == code
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "/" + "x/" * 3000, 7])
+def test_what_is_no_path_is_refused_before_anything_is_asked(files, path):
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        files.read(path)
+    assert caught.value.field == "path"
+
+
+def test_links_lead_nowhere_but_below_the_root(sandbox, files, place, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("the host's")
+    sandbox.commands.run(
+        f"cd {place}; ln -s {secret} absolute; ln -s ../../../../../../../../..{secret} relative;"
+        f" ln -s /proc/self/root{secret} magic; ln -s loop loop; ln -s / rootlink"
+    )
+    for name, code in (("absolute", "not_found"), ("relative", "not_found"), ("loop", "loop")):
+        assert refusal(files.read, f"{place}/{name}") == code
+    with pytest.raises(ramet.FileError):
+        files.read(f"{place}/magic")
+    assert files.read(f"{place}/rootlink/etc/passwd") == files.read("/../../etc/passwd")
+    for name in ("absolute", "relative", "magic"):
+        with pytest.raises(ramet.FileError):
+            files.write(f"{place}/{name}/below", "x")
+    assert secret.read_text() == "the host's"
+
+
+def test_a_fifo_neither_hangs_a_call_nor_is_opened(sandbox, files, place):
+    sandbox.commands.run(f"mkfifo {place}/fifo")
+    assert files.stat(f"{place}/fifo").kind == "fifo"
+    for call in (files.read, lambda path: files.write(path, "x")):
+        assert refusal(call, f"{place}/fifo") == "not_regular"
+    waiting = sandbox.commands.start(f"cat {place}/fifo")
+    assert refusal(files.read, f"{place}/fifo") == "not_regular"
+    assert waiting.running
+    files.remove(f"{place}/fifo")
+    waiting.kill()
+    assert waiting.wait(PATIENCE_S).reason == "killed"
+    waiting.close()
+    sandbox.commands.forget()
+
+
+SWAPPER = """
+import os, sys
+os.chdir(sys.argv[1])
+os.mkdir("real")
+with open("real/file", "w") as file:
+    file.write("inside")
+os.symlink(sys.argv[2], "away")
+os.mkfifo("fifo")
+os.symlink("real", "link")
+print("ready", flush=True)
+while True:
+    for other in ("away", "fifo", "real"):
+        os.symlink(other, "next")
+        os.rename("next", "link")
+"""
+
+
+def test_a_guest_that_swaps_links_under_the_calls_neither_lets_them_out_nor_stops_them(
+    sandbox, files, place, tmp_path
+):
+    target = tmp_path / "away"
+    target.mkdir()
+    (target / "file").write_text("outside")
+    files.write(f"{place}/swapper.py", SWAPPER)
+    with sandbox.commands.start(["python3", f"{place}/swapper.py", place, str(target)]) as swapper:
+        assert swapper.stdout.readline(PATIENCE_S) == b"ready\n"
+        seen, number, end = set(), 0, time.monotonic() + PATIENCE_S
+        while (number < 200 or len(seen) < 3) and time.monotonic() < end:
+            number += 1
+            try:
+                seen.add(files.read(f"{place}/link/file"))
+            except ramet.FileError as error:
+                seen.add(error.code)
+            try:
+                files.write(f"{place}/link/new{number % 3}", "x")
+            except ramet.FileError as error:
+                seen.add(error.code)
+        with pytest.raises(ramet.FileError):
+            files.read(f"{place}/nothing")
+    sandbox.commands.forget()
+    assert seen == {"inside", "not_found", "not_a_directory"}
+    assert sorted(os.listdir(target)) == ["file"]
+    assert (target / "file").read_text() == "outside"
+
+
+def test_a_tree_that_changes_is_listed_and_removed_all_the_same(sandbox, files, place):
+    again = "while :; do mkdir -p t/a/b/c; echo x > t/a/f; rm -rf t/a; done 2>/dev/null"
+    grow = f"cd {place}; mkdir t; echo ready; {again}"
+    with sandbox.commands.start(grow) as growing:
+        assert growing.stdout.readline(PATIENCE_S) == b"ready\n"
+        for _ in range(50):
+            try:
+                files.list(f"{place}/t", depth=0)
+            except ramet.FileError as error:
+                assert error.code == "not_found"  # noqa: PT017
+    sandbox.commands.forget()
+    files.remove(f"{place}/t", recursive=True)
+    assert not files.exists(f"{place}/t")
+
+
+def test_guests_neither_see_nor_signal_the_file_server(sandbox, files):
+    files.stat("/")
+    assert "ramet-files" not in sandbox.commands.run("cat /proc/[0-9]*/comm /proc/[0-9]*/cmdline").stdout
+
+
+def test_directories_go_in_and_come_out(sandbox, files, place, tmp_path):
+    source = tmp_path / "source"
+    (source / "sub/empty").mkdir(parents=True)
+    (source / "sub/file").write_bytes(b"\0content")
+    (source / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (source / "run.sh").chmod(0o755)
+    (source / "link").symlink_to("sub/file")
+    assert files.upload(source, f"{place}/in") == 3
+    assert sandbox.commands.run(f"{place}/in/run.sh; cat {place}/in/link | wc -c").stdout.split() == [
+        "ran",
+        "8",
+    ]
+    assert files.download(f"{place}/in", tmp_path / "out") == 3
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")}
+    assert found == {"sub", "sub/empty", "sub/file", "run.sh", "link"}
+    assert os.readlink(tmp_path / "out/link") == "sub/file"
+    assert (tmp_path / "out/run.sh").stat().st_mode & 0o777 == 0o755
+    assert files.download(f"{place}/in/sub/file", tmp_path / "one") == 1
+    assert (tmp_path / "one").read_bytes() == b"\0content"
+    with pytest.raises(ramet.InvalidRequest):
+        files.download(f"{place}/in", tmp_path / "out")
+    with pytest.raises(ramet.InvalidRequest):
+        files.upload(tmp_path / "nothing", place)
+
+
+def test_a_full_disk_is_told_by_name():
+    with ramet.Sandbox(command=["sleep", "10000"], limits={"disk": "1M"}) as small:
+        assert refusal(small.files.write, "big", b"x" * (2 << 20)) == "no_space"
+
+
+def test_changes_are_those_since_the_fork(tmp_path):
+    with ramet.Sandbox(command=["sleep", "10000"]) as parent:
+        parent.files.write("kept", "same")
+        parent.files.write("text", "one\ntwo\nthree\n")
+        parent.files.write("binary", b"\0" * 100)
+        parent.files.write("dir/inner/file", "x")
+        parent.files.write("gone", "x\n")
+        assert {one.path: one.change for one in parent.diff()}["/home/user/text"] == "added"
+        with parent.fork() as child:
+            child.files.write("text", "one\n2\nthree")
+            child.files.write("binary", b"\0" * 99 + b"\1")
+            child.files.write("kept", "same")
+            child.files.write("new/file name", "fresh\n")
+            child.files.set("dir/inner/file", mode=0o755)
+            child.files.symlink("link", "text")
+            child.files.remove("gone")
+            child.commands.run("rm -rf dir2; mv new renamed; mkdir empty")
+            found = {one.path.removeprefix("/home/user/"): one.change for one in child.diff()}
+            assert found == {
+                "binary": "modified", "dir/inner/file": "modified", "empty": "added", "gone": "deleted",
+                "link": "added", "renamed": "added", "renamed/file name": "added", "text": "modified",
+            }  # fmt: skip
+            patch = child.files.patch("/home/user")
+            parent.files.remove("/home/user/.python", recursive=True) if parent.files.exists(
+                ".python"
+            ) else None
+            parent.files.download("/home/user", tmp_path / "tree")
+            subprocess.run(["git", "init", "-q", tmp_path / "tree"], check=True)
+            applied = subprocess.run(
+                ["git", "-C", tmp_path / "tree", "apply", "-"], input=patch, check=False, capture_output=True
+            )
+            assert applied.returncode == 0, applied.stderr
+            child.files.download("/home/user", tmp_path / "child")
+        ours, theirs = (content_of(tmp_path / name) for name in ("tree", "child"))
+        assert ours == theirs
+
+
+def content_of(tree):
+    """Links, and files with their content and whether they are executable."""
+    return {
+        str(path.relative_to(tree)): os.readlink(path)
+        if path.is_symlink()
+        else (path.read_bytes(), os.access(path, os.X_OK))
+        for path in tree.rglob("*")
+        if not {".git", ".python"} & set(path.relative_to(tree).parts)
+        and (path.is_symlink() or path.is_file())
+    }
+
+
+def test_a_directory_that_replaced_another_hides_what_was_in_it():
+    with ramet.Sandbox(command=["sleep", "10000"]) as parent:
+        parent.files.write("/home/user/d/old", "x")
+        with parent.fork() as child:
+            child.commands.run("rm -r d; mkdir d; echo y > d/new", cwd="/home/user", check=True)
+            found = {one.path.removeprefix("/home/user/"): one.change for one in child.diff()}
+    assert found == {"d/new": "added", "d/old": "deleted"}
+
+
+def test_what_happens_below_a_directory_is_heard(sandbox, files, place):
+    heard, ready = [], threading.Event()
+
+    def listen():
+        with ramet.Client() as client:
+            theirs = ramet.Files(ramet.Commands(sandbox.id, client=client))
+            watching = theirs.watch(place, timeout=PATIENCE_S)
+            for event in watching:
+                heard.append((event.kind, event.path[len(place) :]))
+                ready.set()
+                if event.path.endswith("/last") and event.kind == "closed":
+                    break
+            watching.close()
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    while not ready.wait(0.01):  # the first event says that it listens
+        files.write(f"{place}/knock", "x")
+    files.make_dir(f"{place}/below")
+    while ("created", "/below") not in heard:
+        ready.wait(0.01)
+    files.write(f"{place}/below/file", "x")
+    files.rename(f"{place}/below/file", f"{place}/below/other")
+    files.remove(f"{place}/below/other")
+    files.write(f"{place}/last", "x")
+    listener.join(PATIENCE_S)
+    assert not listener.is_alive()
+    assert {("created", "/below"), ("moved_from", "/below/file")} < set(heard)
+    assert {("moved_to", "/below/other"), ("deleted", "/below/other")} < set(heard)
+
+
+def test_the_end_of_the_sandbox_ends_calls_with_its_cause():
+    with ramet.Sandbox(command=["sleep", "10000"]) as made:
+        made.files.write("x", "y")
+        with made.files.open("x") as file:
+            made.kill()
+            with pytest.raises(ramet.SandboxEnded) as caught:
+                made.files.read("x")
+            assert file.read() == b"y"
+    assert caught.value.reason == "killed"
+
+
+def test_a_fork_after_file_calls_holds_the_files_and_no_server(sandbox, files):
+    files.write("/tmp/carried", "along")
+    with sandbox.fork() as child:
+        assert child.files.read("/tmp/carried") == "along"
+        child.files.write("/tmp/carried", "changed")
+        assert files.read("/tmp/carried") == "along"
+
+
+@pytest.mark.anyio
+async def test_many_calls_at_once_and_cancelled_ones_leave_nothing():
+    async with ramet.AsyncSandbox(command=["sleep", "10000"]) as made, anyio.create_task_group() as group:
+
+        async def one(number):
+            await made.files.write(f"/tmp/f{number}", f"{number}")
+            assert await made.files.read(f"/tmp/f{number}") == f"{number}"
+
+        for number in range(20):
+            group.start_soon(one, number)
+        with anyio.move_on_after(0.05):
+            while True:
+                await made.files.write("/tmp/again", b"x" * 300000)
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A directory of the host."""
+    (tmp_path / "project/src").mkdir(parents=True)
+    (tmp_path / "project/src/main.py").write_text("print('hello')\n")
+    return tmp_path / "project"
+
+
+def test_a_workspace_is_there_before_the_command_begins_and_never_the_hosts_own(project, tmp_path):
+    with ramet.Sandbox(command="cat src/main.py; read x", workspace=project) as made:
+        assert made.stdout.readline(PATIENCE_S) == b"print('hello')\n"
+        result = made.commands.run("python3 src/main.py; echo 'x = 1' > src/main.py; pwd")
+        assert result.stdout == "hello\n/workspace\n"
+        assert (project / "src/main.py").read_text() == "print('hello')\n"
+        assert made.export(tmp_path / "out") == 1
+        with made.fork() as child:
+            assert child.commands.run("cat src/main.py").stdout == "x = 1\n"
+    assert (tmp_path / "out/src/main.py").read_text() == "x = 1\n"
+
+
+def test_a_kernel_has_a_workspace_and_a_missing_one_is_refused(project):
+    with ramet.Sandbox(kernel="bash", workspace=project) as made:
+        assert made.run_code("cat src/main.py").stdout == "print('hello')\n"
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        ramet.Sandbox(command="true", workspace=project / "nothing")
+    assert caught.value.field == "workspace"
+
+
+def test_the_winners_files_are_taken_back():
+    with ramet.Sandbox(command=["sleep", "10000"]) as parent:
+        parent.files.write("kept", "parent's")
+        parent.files.write("gone", "x")
+        parent.files.write("turned/file", "x")
+        with parent.fork() as winner:
+            winner.files.write("new/deep", "won")
+            winner.files.set("new/deep", mode=0o755)
+            winner.files.remove("gone")
+            winner.files.remove("turned", recursive=True)
+            winner.files.write("turned", "a file now")
+            winner.files.symlink("link", "kept")
+            done = {one.path.removeprefix("/home/user/"): one.change for one in winner.commit_to(parent)}
+        assert done == {
+            "gone": "deleted", "link": "added", "new": "added", "new/deep": "added", "turned": "modified",
+        }  # fmt: skip
+        listed = parent.commands.run("cat new/deep turned link; test -x new/deep; ls", check=True).stdout
+        assert listed == "wona file nowparent'skept\nlink\nnew\nturned\n"
