@@ -155,7 +155,6 @@ CALLED = {
     "lane": "run",
     "sandbox.create": "sandbox create",
     "sandbox.fork": "fork",
-    "sandbox.lane": "fork",
     "sandbox.snapshot": "snapshot create",
     "sandbox.kill": "sandbox kill",
     "sandbox.list": "sandbox ls",
