@@ -184,6 +184,8 @@ class Cores:
             await self._bury(core.pid)
         # Core removes it where it can: not in a directory of real root's.
         self._remove_socket()
+        # Also what a core left that ended while there was no daemon.
+        await asyncio.to_thread(cgroups.remove_noted, self.settings.directory)
 
     def _remove_socket(self) -> None:
         with contextlib.suppress(FileNotFoundError):

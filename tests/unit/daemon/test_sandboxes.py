@@ -488,7 +488,9 @@ def test_forks_of_one_sandbox_come_one_after_the_other(daemon, client, make):
     held = []
     daemon.core.on[p.SNAPSHOT] = lambda core, frame: held.append(frame)
     made = []
-    threads = [threading.Thread(target=lambda: made.append(parent.fork())) for _ in range(2)]
+    # Names are the daemon's to keep, so neither goes past it.
+    forks = [lambda name=name: made.extend(parent.fork(1, names=[name])) for name in ("one", "two")]
+    threads = [threading.Thread(target=fork) for fork in forks]
     for thread in threads:
         thread.start()
     until(lambda: held)
