@@ -503,6 +503,22 @@ def test_forks_of_one_sandbox_come_one_after_the_other(daemon, client, make):
         child.close()
 
 
+def test_a_snapshot_waits_for_one_that_a_client_takes_past_the_daemon(daemon, make):
+    parent = make()
+    refusals = []
+
+    def refuse(core, frame):
+        refusals.append(frame)
+        if len(refusals) == 3:
+            core.on[p.SNAPSHOT] = answer
+        core.send(p.ERROR, frame.request, refused("capturing", "a snapshot of this sandbox is being taken"))
+
+    daemon.core.on[p.SNAPSHOT] = refuse
+    with parent.fork() as child:
+        assert child.info.parent == parent.id
+    assert len(refusals) == 3
+
+
 def test_a_client_that_goes_while_the_snapshot_is_taken_gets_no_children(daemon, make):
     parent = make()
     held = []
