@@ -92,7 +92,7 @@ def test_another_version(core):
 
 
 def test_an_unknown_kind(core):
-    for kind in (0, 31, p.OK, p.READY, p.INIT_RUN, p.INIT_EXITED, 65535):
+    for kind in (0, 63, p.OK, p.READY, p.INIT_RUN, p.INIT_EXITED, 65535):
         assert refused(core, header(kind)) == ("malformed", "kind")
 
 
