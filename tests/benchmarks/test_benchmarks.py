@@ -33,6 +33,22 @@ FIGURES = {
     "alive_s",
     "alive_mib",
     "code_rate",
+    "limits_added",
+    "own_limits_added",
+    "fraction",
+    "hog_dies",
+    "hog_fork_bomb_neighbour",
+    "hog_fork_bomb_host",
+    "hog_memory_neighbour",
+    "hog_memory_host",
+    "hog_disk_neighbour",
+    "hog_disk_host",
+    "hog_descriptors_neighbour",
+    "hog_descriptors_host",
+    "hog_busy_loops_neighbour",
+    "hog_busy_loops_host",
+    "limited_right",
+    "limited_left",
 }
 pytestmark = pytest.mark.timeout(180)  # the first test measures everything, and may do so on a busy machine
 
