@@ -86,6 +86,7 @@ def ledger(request: pytest.FixtureRequest, runtime_directory: Path) -> Iterator[
     before = _ledger.settle(look)
     yield
     cool_down()
+    warm_up()  # core keeps mounts ready for the root that was used last: the same as before
     if found := _ledger.drift(before, look):
         pytest.fail(f"{request.path.name} left behind: " + "; ".join(found), pytrace=False)
 

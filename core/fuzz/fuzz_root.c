@@ -117,7 +117,8 @@ tree_attach(int mount, int dir, const char *path, enum ramet_step step, struct e
 }
 
 int
-treecopy(int from, int to, struct inodes *inodes, struct treecopy_count *count, enum ramet_step step, struct err *err)
+treecopy(int from, int to, struct inodes *inodes, struct treecopy_count *count, enum ramet_step step,
+         struct err *err)
 {
   (void)from;
   (void)inodes;

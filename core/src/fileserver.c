@@ -621,7 +621,7 @@ copy_or_move(struct asked *asked, bool move, struct err *err)
     return -1;
   bool replace = asked->flags & RAMET_FILE_REPLACE;
   if (move) {
-    if (renameat2(from, from_name, to, to_name, replace ? 0 : RENAME_NOREPLACE) == 0)
+    if (sys_renameat2(from, from_name, to, to_name, replace ? 0 : RENAME_NOREPLACE) == 0)
       return 0;
     if (errno != EXDEV)
       return failed(err, "rename");

@@ -37,6 +37,16 @@
 #define AT_EMPTY_PATH 0x1000
 #endif
 
+#ifndef RENAME_NOREPLACE
+#define RENAME_NOREPLACE 1
+#endif
+
+static inline int
+sys_renameat2(int from, const char *from_path, int to, const char *to_path, unsigned flags)
+{
+  return (int)syscall(SYS_renameat2, from, from_path, to, to_path, flags);
+}
+
 static inline int
 sys_open_tree(int dir, const char *path, unsigned flags)
 {
