@@ -107,6 +107,8 @@ def cool_down() -> None:
     synchronous.close()
     if asynchronous._lanes is not None:
         asynchronous._lanes.close()
+    while asynchronous._core_links:
+        asynchronous._core_links.pop().close()
     for kept in (asynchronous._idle, asynchronous._core_links):
         while kept:
             kept.pop().close()
