@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import difflib
 import errno
 import os
@@ -273,3 +274,13 @@ def _binary(content: bytes) -> bytes:
         letter = chr(ord("A") + size - 1) if size <= 26 else chr(ord("a") + size - 27)
         lines.append(letter.encode() + base64.b85encode(piece + bytes(-size % 4)))
     return b"\n".join(lines) + b"\n\n"
+
+
+@contextlib.contextmanager
+def unless_gone() -> Iterator[None]:
+    """What is not there, or has become something else, needs nothing more. Any other FileError is raised."""
+    try:
+        yield
+    except FileError as error:
+        if error.code not in {"not_found", "not_a_directory", "loop"}:
+            raise

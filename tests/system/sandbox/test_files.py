@@ -1,5 +1,6 @@
 """`Sandbox.files`: files of a sandbox that stands, whatever its guests do to them meanwhile."""
 
+import errno
 import os
 import subprocess
 import threading
@@ -9,6 +10,7 @@ import anyio
 import pytest
 
 import ramet
+from ramet.errors import FileError
 from system.sandbox._repl import PATIENCE_S
 
 
@@ -432,3 +434,20 @@ def test_the_winners_files_are_taken_back():
         }  # fmt: skip
         listed = parent.commands.run("cat new/deep turned link; test -x new/deep; ls", check=True).stdout
         assert listed == "wona file nowparent'skept\nlink\nnew\nturned\n"
+
+
+def test_a_file_that_cannot_be_taken_away_is_not_told_as_deleted(monkeypatch):
+    def refuse(path, *, recursive):
+        raise FileError("busy", f"{path}: Device or resource busy", path=path, errno=errno.EBUSY)
+
+    with ramet.Sandbox(command=["sleep", "10000"]) as parent:
+        parent.files.write("kept", "x")
+        with parent.fork() as winner:
+            winner.files.remove("kept")
+            monkeypatch.setattr(parent.files, "remove", refuse)
+            with pytest.raises(FileError) as caught:
+                winner.commit_to(parent)
+            assert (caught.value.code, caught.value.path) == ("busy", "/home/user/kept")
+            monkeypatch.undo()
+            parent.files.remove("kept")
+            assert [one.change for one in winner.commit_to(parent)] == ["deleted"]

@@ -26,7 +26,17 @@ from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.streams import deadline_of, remaining
 from ramet.client._backends._async import in_thread, poll
 from ramet.client._exchange import Stale
-from ramet.client._files import Ask, FileLink, Raw, Side, events_of, file_error, git_mode, git_patch
+from ramet.client._files import (
+    Ask,
+    FileLink,
+    Raw,
+    Side,
+    events_of,
+    file_error,
+    git_mode,
+    git_patch,
+    unless_gone,
+)
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
 from ramet.errors import DaemonLost, FileError, InvalidRequest, WaitTimeout
 from ramet.models.files import Change, FileEvent, FileInfo, check_path
@@ -298,7 +308,7 @@ class AsyncFiles:
         for change in await self.diff():
             now = change.now
             if now is None or (change.was is not None and change.was.kind != now.kind):
-                with contextlib.suppress(FileError):
+                with unless_gone():
                     await other.remove(change.path, recursive=True)
             if now is not None and not await self._commit_one(now, other):
                 continue
@@ -433,12 +443,12 @@ class AsyncFiles:
         return frame.fds[0] if frame.fds else -1
 
     async def _watch_below(self, link: FileLink, path: str, places: dict[int, str]) -> None:
-        # It may have gone, or become something else, meanwhile.
-        with contextlib.suppress(FileError):
+        # It may have gone, or become something else, meanwhile. That no more can be watched is an error.
+        with unless_gone():
             await self._watch_one(link, path, places)
             for one in await self.list(path, depth=0):
                 if one.is_dir:
-                    with contextlib.suppress(FileError):
+                    with unless_gone():
                         await self._watch_one(link, one.path, places)
 
     async def usage(self) -> Metrics:

@@ -24,7 +24,17 @@ from typing import IO, Any, Literal
 from ramet._descriptors import close_all
 from ramet.client._backends._sync import in_thread, poll
 from ramet.client._exchange import Stale
-from ramet.client._files import Ask, FileLink, Raw, Side, events_of, file_error, git_mode, git_patch
+from ramet.client._files import (
+    Ask,
+    FileLink,
+    Raw,
+    Side,
+    events_of,
+    file_error,
+    git_mode,
+    git_patch,
+    unless_gone,
+)
 from ramet.client._sync.client import PATIENCE_S
 from ramet.client._sync.commands import Commands
 from ramet.client._sync.streams import deadline_of, remaining
@@ -299,7 +309,7 @@ class Files:
         for change in self.diff():
             now = change.now
             if now is None or (change.was is not None and change.was.kind != now.kind):
-                with contextlib.suppress(FileError):
+                with unless_gone():
                     other.remove(change.path, recursive=True)
             if now is not None and not self._commit_one(now, other):
                 continue
@@ -432,12 +442,12 @@ class Files:
         return frame.fds[0] if frame.fds else -1
 
     def _watch_below(self, link: FileLink, path: str, places: dict[int, str]) -> None:
-        # It may have gone, or become something else, meanwhile.
-        with contextlib.suppress(FileError):
+        # It may have gone, or become something else, meanwhile. That no more can be watched is an error.
+        with unless_gone():
             self._watch_one(link, path, places)
             for one in self.list(path, depth=0):
                 if one.is_dir:
-                    with contextlib.suppress(FileError):
+                    with unless_gone():
                         self._watch_one(link, one.path, places)
 
     def usage(self) -> Metrics:
