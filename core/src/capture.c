@@ -238,7 +238,8 @@ paused(struct capture_tree *tree, int *upper, struct treecopy_count *count, stru
   return fault_here(RAMET_STEP_RESUME, err);
 }
 
-/* Killed while they stood still: whatever failed then failed for that. */
+/* Killed while they stood still: whatever failed or was refused then, a directory that has no path any more too, was so
+ * for that. */
 static void
 blame_exit(const struct capture_tree *tree, struct err *err)
 {
@@ -265,7 +266,7 @@ take(struct capture_tree *tree, int *upper, struct treecopy_count *count, struct
   if (fault_here(RAMET_STEP_FIND_PROCESSES, err) < 0)
     return -1;
   int result = paused(tree, upper, count, err);
-  if (result < 0 && err->step)
+  if (result < 0)
     blame_exit(tree, err);
   if (result < 0)
     drop_twins(tree, 0);

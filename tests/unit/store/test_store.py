@@ -313,6 +313,24 @@ def test_threads_may_save_at_once(store):
     assert all(loaded_pages(store, f"t{number}") == pages(number, number + 1) for number in range(8))
 
 
+def test_threads_that_list_at_once_each_see_every_name(store):
+    # Enough that the kernel tells them in more than one piece.
+    for number in range(1500):
+        os.mkdir(Path(store.root) / "snapshots" / f"{number:0>60}")
+    wrong = []
+
+    def look():
+        for _ in range(50):
+            wrong.extend(len(names) for names in [store.names()] if len(names) != 1500)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
 def test_a_snapshot_without_its_file_is_listed_as_damaged_and_can_be_removed(store):
     save(store, "lost", pages(1, 2))
     os.unlink(image_of(store, "lost"))
