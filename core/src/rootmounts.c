@@ -7,12 +7,18 @@
 #include <sys/stat.h>
 
 #include "corefs.h"
+#include "loop.h"
 #include "mounts.h"
 #include "rootfs_parts.h"
 #include "syscalls.h"
 #include "treecopy.h"
 
-static struct root *hot; /* the root of the last hand-out that could have taken from stock */
+static struct root *hot;    /* the root of the last hand-out that could have taken from stock */
+static struct root *before; /* the one before it, whose stock goes unless it is hot again soon */
+static struct deadline cooling;
+
+/* Two roots in turns keep what they have; one that is left for good does not hold mounts and memory for nothing. */
+#define COOLING_NS 1000000000u
 
 /* So many plans with other disk limits in a row, and the stock is made for those. */
 #define STOCK_MISSES_MAX 8
@@ -29,7 +35,31 @@ root_forget_stock(struct root *root)
 {
   if (hot == root)
     hot = NULL;
+  if (before == root)
+    before = NULL;
   empty_stock(root);
+}
+
+static void
+cooled(struct deadline *deadline)
+{
+  (void)deadline;
+  if (before)
+    empty_stock(before);
+  before = NULL;
+}
+
+static void
+heat(struct root *root)
+{
+  if (hot == root)
+    return;
+  if (before && before != root)
+    empty_stock(before);
+  before = hot;
+  hot = root;
+  cooling.fire = cooled;
+  deadline_set(&cooling, loop_now() + COOLING_NS);
 }
 
 static int
@@ -193,7 +223,7 @@ root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mo
   /* A snapshot's root holds files for /dev/shm, which are copied for each sandbox. A fault wants every step. */
   if (root->shm >= 0 || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
     return make_mounts(root, plan->disk_bytes, plan->disk_inodes, mounts, err);
-  hot = root;
+  heat(root);
   if (root->stock_count == 0)
     return make_mounts(root, plan->disk_bytes, plan->disk_inodes, mounts, err);
   *mounts = root->stock[--root->stock_count];

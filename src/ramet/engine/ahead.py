@@ -34,6 +34,8 @@ Ready = tuple["Sandbox", "Channel"]
 SCARCE = 0.08
 """Share of memory that is available when children are given up."""
 WATCH_S = 1.0
+REST_S = 0.01
+"""Making one takes milliseconds of a processor, which who has just taken one needs more while others are left."""
 
 
 def scarce() -> bool:
@@ -92,6 +94,8 @@ class Ahead:
         try:
             with image.used():
                 while self._lacks(image) and not scarce():
+                    if self._ready.get(name):
+                        await asyncio.sleep(REST_S)
                     await self._offer(name, *await self._make(image))
         except (RametError, OSError):
             return  # the next one who asks is told why
