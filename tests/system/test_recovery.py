@@ -105,8 +105,8 @@ def survive(own: Own, runtime: Path, count: int) -> None:
     assert (status.core.sandboxes, status.core.roots) == (0, 1)
 
 
-def test_forty_cycles_of_kill_and_recover_leave_everything_as_it_was(own, runtime_directory):
-    survive(own, runtime_directory, 40)
+def test_cycles_of_kill_and_recover_leave_everything_as_it_was(own, runtime_directory):
+    survive(own, runtime_directory, 15)
 
 
 @pytest.mark.slow
