@@ -132,6 +132,15 @@ class Sandboxes:
         same = [one for one in among if key in {one.id, one.name}]
         return next((one for one in same if one.id == key), same[-1] if same else None)
 
+    def _of_id(self, key: str | None) -> Sandbox | None:
+        """The one of this id and no other name, among a thousand in one step: the id is its number."""
+        try:
+            number = int(key or "", 16)
+        except ValueError:
+            return None
+        found = self._living.get(number) or self._past.get(number)
+        return found if found is not None and found.id == key else None
+
     def _refuse(self, key: str) -> Sandbox:
         self._forget_old()
         dead = self._found(key, self._past.values())
@@ -489,7 +498,7 @@ class Sandboxes:
         elif told is not None:
             told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
             told.watched = bool(found.u64(p.TAG_WATCH))
-            parent = self._found(told.origin.parent or "", [*self._living.values(), *self._past.values()])
+            parent = self._of_id(told.origin.parent)
             if image is not None:
                 told.ground = image.ground_of_children()
             elif parent is not None:
