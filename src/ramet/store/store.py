@@ -87,7 +87,7 @@ class Store:
 
     def names(self) -> tuple[str, ...]:
         """The names of all, sorted."""
-        return tuple(sorted(self._names(self._snapshots)))
+        return tuple(sorted(_names(self._snapshots)))
 
     def list(self) -> tuple[SnapshotInfo, ...]:
         """All of them, by name. One that cannot be read is there too, with what is wrong in `damage`."""
@@ -243,7 +243,7 @@ class Store:
             yield image if fits else None
 
     def _refuse_taken(self, name: str) -> None:
-        if name in self._names(self._snapshots):
+        if name in _names(self._snapshots):
             raise InvalidRequest.of(
                 "name",
                 f"there is a snapshot or template {name!r} already",
@@ -389,22 +389,9 @@ class Store:
     def sweep(self) -> None:
         """Remove what is left of those that were killed."""
         with self._locked():
-            for name in self._names(self._scratch):
+            for name in _names(self._scratch):
                 if self._abandoned(name):
                     remove_tree(self._scratch, name)
-
-    @staticmethod
-    def _names(directory: int) -> list[str]:
-        """What is in one of the store's directories.
-
-        It is opened anew: descriptors that are copies share one place in the listing (open(2)), and of two
-        threads that list over the same one each would miss names.
-        """
-        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            return os.listdir(fd)
-        finally:
-            os.close(fd)
 
     def _abandoned(self, name: str) -> bool:
         try:
@@ -418,6 +405,19 @@ class Store:
         finally:
             os.close(fd)
         return True
+
+
+def _names(directory: int) -> list[str]:
+    """What is in one of the store's directories.
+
+    It is opened anew: descriptors that are copies share one place in the listing (open(2)), and of two threads
+    that list over the same one each would miss names.
+    """
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
 
 
 def _random() -> str:
