@@ -35,7 +35,7 @@ SCARCE = 0.08
 """Share of memory that is available when children are given up."""
 WATCH_S = 1.0
 REST_S = 0.01
-"""Making one takes milliseconds of a processor, which who has just taken one needs more while others are left."""
+"""Making one takes milliseconds of a processor, which who took one needs more while others are left."""
 
 
 def scarce() -> bool:

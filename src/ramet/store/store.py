@@ -410,8 +410,8 @@ class Store:
 def _names(directory: int) -> list[str]:
     """What is in one of the store's directories.
 
-    It is opened anew: descriptors that are copies share one place in the listing (open(2)), and of two threads
-    that list over the same one each would miss names.
+    It is opened anew: descriptors that are copies share one place in the listing (open(2)), and of two
+    threads that list over the same one each would miss names.
     """
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:

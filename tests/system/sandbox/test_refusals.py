@@ -124,7 +124,9 @@ def test_when_processes_run_out_half_way_each_child_has_its_own_error(own):
                 answer = ask(child, "x + 1")
             except RametError:
                 answer = ""
-            assert answer == "42" or (not answer and child.wait(timeout=PATIENCE_S).reason in {"exit", "signal"})
+            assert answer == "42" or (
+                not answer and child.wait(timeout=PATIENCE_S).reason in {"exit", "signal"}
+            )
             child.close()
         assert ask(python, "x") == "41"
         with python.fork(5) as children:
