@@ -24,6 +24,8 @@ _OPTIONS = {
     "timeout": "--timeout",
     "env": "--env",
     "cwd": "--cwd",
+    "user": "--user",
+    "detach_keys": "--detach-keys",
     "root": "--root",
     "stdin": "--stdin",
     "bin": "--bin",
