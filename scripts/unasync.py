@@ -24,6 +24,7 @@ HEADER = "# Generated from {source} by scripts/unasync.py. Do not edit.\n"
 WORDS: dict[str, str] = {
     "async def": "def",
     "async with": "with",
+    "async for": "for",
     "await ": "",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

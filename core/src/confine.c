@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -87,6 +88,9 @@ step_streams(const struct child *child)
   for (int i = 0; i < count; i++)
     if (dup2(fds[i], i) < 0)
       return err_step(child->err, RAMET_STEP_STREAMS, "dup2 %d: %s", i, strerror(errno));
+  /* As login(1) does: the session's terminal, so that its keys are signals, and jobs have a foreground. */
+  if (child->plan->flags & RAMET_START_TERMINAL && ioctl(0, TIOCSCTTY, 0) < 0)
+    return err_step(child->err, RAMET_STEP_STREAMS, "take the terminal: %s", strerror(errno));
   return 0;
 }
 

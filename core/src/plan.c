@@ -92,6 +92,14 @@ decode_target(struct plan *plan, struct span value, struct err *err)
   return 0;
 }
 
+int
+window_decode(struct span value, uint32_t *window, struct err *err)
+{
+  if (decode_u32(value, "window", window, err) < 0)
+    return -1;
+  return *window >> 16 && *window & 0xffff ? 0 : err_field(err, "window", "has no rows, or no columns");
+}
+
 static int
 decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, struct err *err)
 {
@@ -185,6 +193,8 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
     return plan->log_bytes <= RAMET_LOG_BYTES_MAX ? 0 : err_field(err, "log_bytes", "is above the most");
   case RAMET_TAG_FLAGS:
     return decode_u32(value, "flags", &plan->flags, err);
+  case RAMET_TAG_WINDOW:
+    return window_decode(value, &plan->window, err);
   default:
     return err_field(err, "payload", "tag %u does not belong into a plan", tag);
   }
@@ -197,7 +207,7 @@ tag_fits(uint16_t tag, enum plan_use use, bool from_core)
     return from_core;
   if (tag == RAMET_TAG_SANDBOX)
     return true;
-  if (tag == RAMET_TAG_LOG_BYTES || tag == RAMET_TAG_FLAGS)
+  if (tag == RAMET_TAG_LOG_BYTES || tag == RAMET_TAG_FLAGS || tag == RAMET_TAG_WINDOW)
     return use == PLAN_START || (use == PLAN_SPAWN && from_core);
   if (tag == RAMET_TAG_WALL_NS || tag == RAMET_TAG_RECORD)
     return use != PLAN_SPAWN || from_core;

@@ -48,8 +48,9 @@ struct plan {
   struct span record;
   struct command command;
   bool for_a_command; /* a tag of a command occurred */
-  uint64_t log_bytes; /* of START, as `flags` */
+  uint64_t log_bytes; /* of START, as `flags` and `window` */
   uint32_t flags;
+  uint32_t window; /* 0: none */
   /* added by core for init */
   struct span filter_program;
   struct span targets[RAMET_BINDS_MAX];
@@ -74,6 +75,9 @@ int plan_decode(struct span payload, enum plan_use use, bool from_core, int fd_c
 /* Builds argv, envp and cwd as C strings; needs memory, so before any step. */
 int plan_strings(struct plan *plan, struct err *err) MUST_CHECK;
 void plan_free(struct plan *plan);
+
+/* Whether it is one that a terminal can have: RAMET_TAG_WINDOW. */
+int window_decode(struct span value, uint32_t *window, struct err *err) MUST_CHECK;
 
 /* Absolute, without NUL, empty, "." or ".." components, shorter than PATH_MAX. "/" itself is clean. */
 bool path_is_clean(struct span path);

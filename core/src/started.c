@@ -14,6 +14,7 @@
 #include "loop.h"
 #include "sandbox.h"
 #include "streamlog.h"
+#include "terminal.h"
 
 /* How long the end of a command can be asked for, how many are kept, and how much memory they may take together. */
 #define RETENTION_NS 300000000000u
@@ -43,6 +44,7 @@ struct started {
   uint64_t arrived, began, wall_ns, elapsed_ns;
   struct asker starter, feeder;
   struct streamlog *log;
+  uint32_t window;  /* of its terminal; 0: it has none */
   int input;        /* near end of its standard input, or -1 */
   uint8_t *pending; /* of INPUT, not written yet */
   size_t pending_at, pending_length;
@@ -343,6 +345,34 @@ make_input(struct started *one, bool shared, int *far, struct err *err)
   return 0;
 }
 
+/* One end of it is read by the log, the same once more is the command's input. */
+static int
+make_terminal(struct started *one, const struct sandbox *sandbox, const struct plan *plan, int *far,
+              struct err *err)
+{
+  cleanup_fd int near = terminal_make(sandbox->pid, plan->window, plan->command.uid, plan->command.gid, far, err);
+
+  if (near < 0)
+    return -1;
+  one->window = plan->window;
+  one->input = fcntl(near, F_DUPFD_CLOEXEC, 0);
+  if (one->input < 0 || loop_add(one->input, &one->input_watch, 0) < 0)
+    return err_code(err, "internal", "a terminal cannot be watched: %s", strerror(errno));
+  one->log = streamlog_of_terminal(plan->log_bytes, steal_fd(&near), err);
+  return one->log ? 0 : -1;
+}
+
+static int
+make_pipes(struct started *one, const struct plan *plan, int far[3], struct err *err)
+{
+  bool shared = plan->command.uid != 0;
+
+  one->log = streamlog_make(plan->log_bytes, shared, far, err);
+  if (!one->log)
+    return -1;
+  return plan->flags & RAMET_START_STDIN ? make_input(one, shared, &far[2], err) : 0;
+}
+
 static struct started *
 make(const struct frame *frame, struct lane *lane, const struct plan *plan, struct err *err)
 {
@@ -380,12 +410,12 @@ pass_to_init(struct started *one, struct sandbox *sandbox, const struct frame *f
 {
   static const uint16_t tags[] = {RAMET_TAG_STDOUT, RAMET_TAG_STDERR, RAMET_TAG_STDIN};
   cleanup_writer struct writer writer = {0};
-  int count = far[2] >= 0 ? 3 : 2;
+  int count = one->window ? 1 : far[2] >= 0 ? 3 : 2;
   bool wanted;
 
   put_raw(&writer, frame->payload);
-  for (int i = 0; i < count; i++)
-    put_u32(&writer, tags[i], (uint32_t)i);
+  for (int i = 0; i < (one->window ? 3 : count); i++)
+    put_u32(&writer, tags[i], one->window ? 0 : (uint32_t)i);
   if (commands_add(&sandbox->commands, one->own_request, one->number, err) < 0)
     return -1;
   if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, one->own_request, &writer, far, count) < 0) {
@@ -398,7 +428,7 @@ pass_to_init(struct started *one, struct sandbox *sandbox, const struct frame *f
 static int
 start(struct frame *frame, struct lane *lane, struct err *err)
 {
-  const uint32_t known = RAMET_START_STDIN | RAMET_START_AT_END | RAMET_START_CHANGES;
+  const uint32_t known = RAMET_START_STDIN | RAMET_START_AT_END | RAMET_START_CHANGES | RAMET_START_TERMINAL;
   struct plan plan;
   int far[3] = {-1, -1, -1};
 
@@ -406,6 +436,8 @@ start(struct frame *frame, struct lane *lane, struct err *err)
     return -1;
   if (frame->fd_count || (plan.flags & ~known))
     return err_field(err, "flags", "unknown, or descriptors came along");
+  if (!(plan.flags & RAMET_START_TERMINAL) != !plan.window)
+    return err_field(err, "window", "a terminal has one, and nothing else has");
   struct sandbox *sandbox = sandbox_find(plan.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING)
     return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
@@ -414,11 +446,7 @@ start(struct frame *frame, struct lane *lane, struct err *err)
   struct started *one = make(frame, lane, &plan, err);
   if (!one)
     return -1;
-  bool shared = plan.command.uid != 0;
-  one->log = streamlog_make(plan.log_bytes, shared, far, err);
-  int result = one->log ? 0 : -1;
-  if (result == 0 && (plan.flags & RAMET_START_STDIN))
-    result = make_input(one, shared, &far[2], err);
+  int result = plan.window ? make_terminal(one, sandbox, &plan, &far[0], err) : make_pipes(one, &plan, far, err);
   if (result == 0)
     result = pass_to_init(one, sandbox, frame, far, err);
   for (int i = 0; i < 3; i++)
@@ -511,8 +539,8 @@ input_ready(struct watch *watch, uint32_t events)
 {
   struct started *one = (struct started *)(void *)watch;
 
-  /* EPOLLERR: nobody reads it any more. */
-  if (events & EPOLLERR)
+  /* Nobody reads it any more: of a pipe, and of a terminal. */
+  if (events & (EPOLLERR | EPOLLHUP))
     close_input(one);
   else
     push_input(one);
@@ -523,6 +551,8 @@ feed(struct started *one, const struct asker *asker, struct span bytes, bool end
 {
   if (one->input < 0)
     return err_code(err, "stdin_closed", "the command's standard input is closed");
+  if (ends && one->window)
+    return err_field(err, "flags", "a terminal's input has no end: it takes a key for that, mostly Ctrl-D");
   if (one->pending)
     return err_code(err, "stdin_busy", "somebody writes to the command's standard input");
   one->pending = malloc(bytes.length + 1);
@@ -542,7 +572,7 @@ feed(struct started *one, const struct asker *asker, struct span bytes, bool end
 
 struct asked {
   uint64_t sandbox;
-  uint32_t command, flags;
+  uint32_t command, flags, window;
   struct span bytes;
 };
 
@@ -561,6 +591,7 @@ decode_asked(const struct frame *frame, struct asked *asked, struct err *err)
                    : tag == RAMET_TAG_COMMAND ? 2
                    : tag == RAMET_TAG_FLAGS   ? 4
                    : tag == RAMET_TAG_BYTES   ? 8
+                   : tag == RAMET_TAG_WINDOW  ? 16
                                               : 0;
     if (!bit || (seen & bit))
       return err_field(err, "payload", "tag %u does not belong here, or occurs twice", tag);
@@ -571,12 +602,15 @@ decode_asked(const struct frame *frame, struct asked *asked, struct err *err)
       bad |= span_u32(value, &asked->command);
     else if (bit == 4)
       bad |= span_u32(value, &asked->flags);
-    else
+    else if (bit == 8)
       asked->bytes = value;
+    else if (window_decode(value, &asked->window, err) < 0)
+      return -1;
   }
   if (more < 0)
     return -1;
   uint32_t needed = frame->kind == RAMET_COMMANDS || frame->kind == RAMET_FORGET ? 1 : 3;
+  needed |= frame->kind == RAMET_RESIZE ? 16 : 0;
   uint32_t allowed = needed | (frame->kind == RAMET_ATTACH ? 4u : frame->kind == RAMET_INPUT ? 12u : 0u);
   if (bad || (seen & needed) != needed || (seen & ~allowed) || frame->fd_count)
     return err_field(err, "payload", "request %u has other attributes", frame->kind);
@@ -599,6 +633,7 @@ list(uint64_t sandbox, struct asker *asker)
         .reason = (uint32_t)one->reason,
         .status = one->status,
         .input = one->input >= 0,
+        .window = one->window,
         .elapsed_ns = one->state == RAMET_COMMAND_ENDED ? one->elapsed_ns : loop_now() - one->arrived,
         .total = {streamlog_total(one->log, 0), streamlog_total(one->log, 1)},
     };
@@ -609,6 +644,19 @@ list(uint64_t sandbox, struct asker *asker)
     put_bytes(&writer, RAMET_TAG_COMMAND_INFO, packed, sizeof info + one->record_length);
   }
   answer(asker, &writer, NULL, 0);
+}
+
+static int
+resize(struct started *one, uint32_t window, struct err *err)
+{
+  if (!one->window)
+    return err_code(err, "no_terminal", "the command has no terminal");
+  if (one->input < 0)
+    return err_code(err, "stdin_closed", "nobody has the terminal open any more");
+  if (terminal_resize(one->input, window, err) < 0)
+    return -1;
+  one->window = window;
+  return 0;
 }
 
 /* One that is not started yet can be killed: init hears of both in this order. */
@@ -625,7 +673,7 @@ bool
 started_takes(uint16_t kind)
 {
   return kind == RAMET_START || kind == RAMET_ATTACH || kind == RAMET_COMMANDS || kind == RAMET_INPUT ||
-         kind == RAMET_KILL_COMMAND || kind == RAMET_FORGET;
+         kind == RAMET_KILL_COMMAND || kind == RAMET_FORGET || kind == RAMET_RESIZE;
 }
 
 int
@@ -656,7 +704,8 @@ started_request(struct frame *frame, struct lane *lane, struct err *err)
     answer_reader(one, &asker, asked.flags & RAMET_START_CHANGES);
     return 0;
   }
-  if (end_command(one, RAMET_REASON_KILLED, err) < 0)
+  if ((frame->kind == RAMET_RESIZE ? resize(one, asked.window, err) : end_command(one, RAMET_REASON_KILLED, err)) <
+      0)
     return -1;
   answer_nothing(&asker);
   return 0;

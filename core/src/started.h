@@ -10,7 +10,7 @@
 struct lane;
 struct sandbox;
 
-/* START, ATTACH, COMMANDS, INPUT, KILL_COMMAND, FORGET. On success it answers, now or later; `lane` NULL: to the daemon. */
+/* START, ATTACH, COMMANDS, INPUT, RESIZE, KILL_COMMAND, FORGET. On success it answers, now or later; `lane` NULL: to the daemon. */
 bool started_takes(uint16_t kind);
 int started_request(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;
 

@@ -33,7 +33,7 @@ struct streamlog {
   int file;
   struct ramet_log *header; /* mapped until the end */
   uint64_t head, ring, total[2];
-  bool finished;
+  bool finished, is_terminal;
   struct stream streams[2];
   struct reader *readers;
 };
@@ -171,9 +171,10 @@ drain(struct stream *stream)
   struct streamlog *log = stream->log;
   ssize_t n = stream->fd < 0 ? 0 : read(stream->fd, buffer, sizeof buffer);
 
-  if (n < 0)
+  /* A terminal that nobody has open any more says EIO. */
+  if (n < 0 && !(log->is_terminal && errno == EIO))
     return errno == EINTR;
-  if (n == 0) {
+  if (n <= 0) {
     close_stream(stream);
     return false;
   }
@@ -208,8 +209,11 @@ make_file(struct streamlog *log, uint64_t bytes, struct err *err)
   if (at == MAP_FAILED)
     return err_code(err, "busy", "a log cannot be mapped: %s", strerror(errno));
   log->header = at;
-  *log->header =
-      (struct ramet_log){.magic = RAMET_LOG_MAGIC, .head = log->head, .ring = log->ring, .tail = bytes / 2};
+  *log->header = (struct ramet_log){.magic = RAMET_LOG_MAGIC,
+                                    .head = log->head,
+                                    .ring = log->ring,
+                                    .tail = bytes / 2,
+                                    .terminal = log->is_terminal};
   return 0;
 }
 
@@ -229,12 +233,11 @@ make_pipe(struct streamlog *log, int number, bool shared, int *far, struct err *
   return 0;
 }
 
-struct streamlog *
-streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err)
+static struct streamlog *
+make_empty(struct err *err)
 {
   struct streamlog *log = calloc(1, sizeof *log);
 
-  far[0] = far[1] = -1;
   if (!log) {
     err_code(err, "internal", "no memory for a log");
     return NULL;
@@ -242,6 +245,36 @@ streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err)
   log->file = -1;
   for (int i = 0; i < 2; i++)
     log->streams[i] = (struct stream){{stream_ready}, log, i, -1};
+  return log;
+}
+
+struct streamlog *
+streamlog_of_terminal(uint64_t bytes, int near, struct err *err)
+{
+  cleanup_fd int fd = near;
+  struct streamlog *log = make_empty(err);
+
+  if (!log)
+    return NULL;
+  log->is_terminal = true;
+  if (make_file(log, bytes, err) == 0) {
+    log->streams[0].fd = steal_fd(&fd);
+    if (loop_add(log->streams[0].fd, &log->streams[0].watch, EPOLLIN) == 0)
+      return log;
+    err_code(err, "internal", "a terminal cannot be watched: %s", strerror(errno));
+  }
+  streamlog_free(log);
+  return NULL;
+}
+
+struct streamlog *
+streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err)
+{
+  struct streamlog *log = make_empty(err);
+
+  far[0] = far[1] = -1;
+  if (!log)
+    return NULL;
   if (make_file(log, bytes, err) == 0 && make_pipe(log, 0, shared, &far[0], err) == 0 &&
       make_pipe(log, 1, shared, &far[1], err) == 0)
     return log;
@@ -267,6 +300,8 @@ streamlog_finish(struct streamlog *log, const struct log_end *end)
     for (uint64_t from = log->total[i]; log->total[i] - from < PIPE_MOST && drain(&log->streams[i]);)
       continue;
   log->finished = true;
+  if (log->is_terminal)
+    close_stream(&log->streams[0]);
   struct ramet_log *header = log->header;
   header->reason = end->reason;
   header->status = end->status;

@@ -19,13 +19,16 @@ struct log_end {
 /* A log that keeps `bytes` of each stream. `far` gets the ends for the command: stdout, stderr. `shared`: the command
  * is of another user than the one that its sandbox begins with, who may open /dev/stdout all the same. */
 struct streamlog *streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err) MUST_CHECK;
+/* Of a terminal with this near end, which is taken in any case: what is written to it is standard output. */
+struct streamlog *streamlog_of_terminal(uint64_t bytes, int near, struct err *err) MUST_CHECK;
 void streamlog_free(struct streamlog *log);
 /* The command runs: until then its header says that it is starting. */
 void streamlog_began(struct streamlog *log);
 /* A reader's two descriptors, which are the caller's: the file, and what gets readable for a change and ends with the
  * command. The second is -1 when the command has ended. `changes`: for output too. */
 int streamlog_open(struct streamlog *log, bool changes, int fds[2], struct err *err) MUST_CHECK;
-/* The command has ended: what it wrote is what is in the pipes now. What others write to them later is dropped. */
+/* The command has ended: what it wrote is what is in the pipes now. What others write to them later is dropped; a
+ * terminal ends with its command. */
 void streamlog_finish(struct streamlog *log, const struct log_end *end);
 /* Whether somebody can still write to it: to close the pipes would be noticed. */
 bool streamlog_written(const struct streamlog *log);

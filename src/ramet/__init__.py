@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from ramet.client import AsyncFiles as AsyncFiles
     from ramet.client import AsyncSandbox as AsyncSandbox
     from ramet.client import AsyncSandboxList as AsyncSandboxList
+    from ramet.client import AsyncTerminal as AsyncTerminal
+    from ramet.client import AsyncTerminals as AsyncTerminals
     from ramet.client import Client as Client
     from ramet.client import Command as Command
     from ramet.client import Commands as Commands
     from ramet.client import Files as Files
     from ramet.client import Sandbox as Sandbox
     from ramet.client import SandboxList as SandboxList
+    from ramet.client import Terminal as Terminal
+    from ramet.client import Terminals as Terminals
     from ramet.client import arun as arun
     from ramet.client import asnapshots as asnapshots
     from ramet.client import atemplates as atemplates
@@ -80,12 +84,16 @@ _HOME = {
             "AsyncFiles",
             "AsyncSandbox",
             "AsyncSandboxList",
+            "AsyncTerminal",
+            "AsyncTerminals",
             "Client",
             "Command",
             "Commands",
             "Files",
             "Sandbox",
             "SandboxList",
+            "Terminal",
+            "Terminals",
             "arun",
             "asnapshots",
             "atemplates",

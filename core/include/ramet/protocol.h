@@ -89,6 +89,7 @@ enum ramet_kind {
   RAMET_FORGET = 29,       /* the ended ones of a sandbox */
   RAMET_FILES = 30,        /* the descriptor that comes along, a SEQPACKET socket, carries FILE_ requests */
   RAMET_CONNECT = 31,      /* answered with a socket that is connected to a server in the sandbox */
+  RAMET_RESIZE = 40,       /* the window of a command that has a terminal */
   /* client to a sandbox's file server */
   RAMET_FILE_OPEN = 112,
   RAMET_FILE_STAT = 113,
@@ -222,6 +223,7 @@ enum ramet_tag {
   RAMET_TAG_FLAGS = 101, /* u32: enum ramet_start_flag */
   RAMET_TAG_PORT = 103, /* u32 */
   RAMET_TAG_THREAD_COUNT = 104, /* u32 */
+  RAMET_TAG_WINDOW = 106, /* u32: rows << 16 | columns of a terminal, neither 0 */
   RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
 };
 
@@ -277,6 +279,7 @@ enum ramet_start_flag {
   RAMET_START_AT_END = 2, /* START: answered at the command's end, and then forgotten */
   RAMET_START_CHANGES = 4, /* START, ATTACH: the wakeup tells of output too, and not only of the end */
   RAMET_INPUT_END = 8, /* INPUT: nothing follows */
+  RAMET_START_TERMINAL = 16, /* START: a terminal is its three streams, all of which is its standard output here */
 };
 
 enum ramet_command_state {
@@ -310,7 +313,7 @@ struct ramet_log {
   uint64_t elapsed_ns, setup_ns;
   uint64_t memory_peak, oom_kills;
   uint32_t lingering;
-  uint32_t zero;
+  uint32_t terminal; /* from the beginning on; 1: standard output is a terminal's, and there is no standard error */
 };
 
 struct ramet_command_info {
@@ -320,6 +323,8 @@ struct ramet_command_info {
   uint32_t reason;
   uint32_t status;
   uint32_t input; /* 1: takes INPUT */
+  uint32_t window; /* of its terminal, as TAG_WINDOW; 0: it has none */
+  uint32_t zero;
   uint64_t elapsed_ns;
   uint64_t total[2];
 };

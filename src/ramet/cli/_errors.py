@@ -24,6 +24,8 @@ _OPTIONS = {
     "timeout": "--timeout",
     "env": "--env",
     "cwd": "--cwd",
+    "user": "--user",
+    "detach_keys": "--detach-keys",
     "root": "--root",
     "stdin": "--stdin",
     "bin": "--bin",
@@ -62,8 +64,12 @@ def describe(error: RametError) -> str:
 
 def say(text: str) -> None:
     """One line on standard error. That it may be closed changes nothing about the exit code."""
-    with contextlib.suppress(OSError):
+    try:
         print(f"ramet: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        # Python tries once more when it ends, and takes 120 for the exit code.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 2)
 
 
 def report(error: RametError) -> int:

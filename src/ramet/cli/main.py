@@ -24,6 +24,7 @@ from ramet.cli.commands import (
     root,
     run,
     sandbox,
+    shell,
     snapshot,
     template,
     version,
@@ -84,6 +85,7 @@ sandbox_app.command("cp", cls=Command)(files.cp)
 sandbox_app.command("diff", cls=Command)(files.diff)
 sandbox_app.command("forward", cls=Command)(ports.forward)
 sandbox_app.command("stats", cls=Command)(sandbox.stats)
+sandbox_app.command("shell", cls=RunCommand, context_settings={"allow_interspersed_args": False})(shell.shell)
 sandbox_app.command("ps", cls=Command)(processes.ps)
 sandbox_app.command("attach", cls=Command)(processes.attach)
 sandbox_app.command("signal", cls=Command)(processes.send_signal)

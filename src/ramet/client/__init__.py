@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ramet.client._async.ports import AsyncPorts
     from ramet.client._async.sandbox import AsyncSandbox, AsyncSandboxList
     from ramet.client._async.sandbox import fork as afork
+    from ramet.client._async.terminals import AsyncTerminal, AsyncTerminals
     from ramet.client._sync import sandboxes, snapshots, templates
     from ramet.client._sync.api import doctor, ping, run, shutdown, status
     from ramet.client._sync.client import Client
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ramet.client._sync.files import Files
     from ramet.client._sync.ports import Ports
     from ramet.client._sync.sandbox import Sandbox, SandboxList, fork
+    from ramet.client._sync.terminals import Terminal, Terminals
 
 __all__ = [
     "AsyncClient",
@@ -36,6 +38,8 @@ __all__ = [
     "AsyncPorts",
     "AsyncSandbox",
     "AsyncSandboxList",
+    "AsyncTerminal",
+    "AsyncTerminals",
     "Client",
     "Command",
     "Commands",
@@ -43,6 +47,8 @@ __all__ = [
     "Ports",
     "Sandbox",
     "SandboxList",
+    "Terminal",
+    "Terminals",
     "adoctor",
     "afork",
     "aping",
@@ -70,6 +76,8 @@ _HOME = {
     **{name: ("_sync.commands", name) for name in ("Command", "Commands")},
     **{name: ("_async.sandbox", name) for name in ("AsyncSandbox", "AsyncSandboxList")},
     **{name: ("_sync.sandbox", name) for name in ("Sandbox", "SandboxList", "fork")},
+    **{name: ("_async.terminals", name) for name in ("AsyncTerminal", "AsyncTerminals")},
+    **{name: ("_sync.terminals", name) for name in ("Terminal", "Terminals")},
     "AsyncFiles": ("_async.files", "AsyncFiles"),
     "Files": ("_sync.files", "Files"),
     "AsyncPorts": ("_async.ports", "AsyncPorts"),

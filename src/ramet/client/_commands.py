@@ -163,6 +163,63 @@ def _close_inherited() -> None:
 os.register_at_fork(after_in_child=_close_inherited)
 
 
+TYPED_MAX = 1 << 16
+"""Bytes that are kept of what was typed and cannot be sent yet."""
+
+
+class Typing:
+    """What goes to a command's input without anybody waiting for it. It has the link."""
+
+    def __init__(self, link: CoreLink, about: bytes) -> None:
+        """`about` names the command, as requests do."""
+        self._link = link
+        self._about = about
+        self._left = bytearray()
+
+    def fileno(self) -> int:
+        """What gets readable when `step` can go on."""
+        return self._link.sock.fileno()
+
+    @property
+    def full(self) -> bool:
+        """True while no more is to be pushed."""
+        return len(self._left) >= TYPED_MAX
+
+    def push(self, data: bytes) -> None:
+        """Send it, or as soon as the command has taken what was sent before."""
+        self._left += data
+        if not self._link.busy:
+            self.step()
+
+    def step(self) -> None:
+        """Go on as far as nothing has to be waited for. Raises DaemonLost, RametError."""
+        try:
+            while self._left and (not self._link.busy or self._link.receive() is not None):
+                self._send()
+        except Stale:
+            raise Disconnected from None
+        except RametError as error:
+            if error.code not in {"stdin_closed", "unknown_sandbox", "unknown_command"}:
+                raise
+            self._left.clear()  # it takes no more: its end tells the rest
+
+    def _send(self) -> None:
+        piece = bytes(self._left[: p.INPUT_MAX])
+        del self._left[: p.INPUT_MAX]
+        self._link.send(p.INPUT, self._about + frames.raw(p.TAG_BYTES, piece))
+
+    def close(self) -> None:
+        """What was not sent is not sent any more."""
+        self._link.close()
+
+
+def check_position(value: object, field: str) -> int:
+    """`value` as a number of bytes. Raises InvalidRequest naming `field`."""
+    if type(value) is not int or value < 0:
+        raise InvalidRequest.of(field, f"{value!r:.40} is no number of bytes")
+    return value
+
+
 def check_cursor(cursor: object) -> tuple[int, int]:
     """`cursor` as positions in both streams. Raises InvalidRequest."""
     good = isinstance(cursor, (tuple, list)) and len(cursor) == 2

@@ -53,15 +53,27 @@ def check_command_id(value: object) -> int:
     return value
 
 
+def check_window(value: object) -> tuple[int, int]:
+    """`value` as rows and columns of a terminal. Raises InvalidRequest naming ``size``."""
+    good = isinstance(value, (tuple, list)) and len(value) == 2
+    if not good or any(type(one) is not int or not 0 < one < 1 << 16 for one in value):  # type: ignore[attr-defined]
+        raise InvalidRequest.of("size", f"{shown(value)} is not rows and columns, each from 1 to 65535")
+    return value[0], value[1]  # type: ignore[index]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """One command. `timeout` None: it has none. Without `stdin` it reads /dev/null."""
+    """One command. `timeout` None: it has none. Without `stdin` it reads /dev/null.
+
+    With a `window`, its rows and columns, it has a terminal.
+    """
 
     run: RunRequest
     uid: int = 0
     gid: int = 0
     timeout: float | None = None
     stdin: bool = False
+    window: tuple[int, int] | None = None
 
     @classmethod
     def of(
@@ -73,11 +85,13 @@ class CommandRequest:
         user: int | str | None = None,
         timeout: float | None = None,
         stdin: bool = False,
+        window: tuple[int, int] | None = None,
     ) -> Self:
         """The checked request. Raises InvalidRequest naming the argument at fault."""
         seconds = None if timeout is None else float(parse_limit(BY_NAME["wall"], timeout, "timeout"))
         run = RunRequest.of(command, env=env, cwd=cwd)
-        return cls(run, *parse_user(user), seconds, flag(stdin, "stdin"))
+        size = None if window is None else check_window(window)
+        return cls(run, *parse_user(user), seconds, flag(stdin, "stdin"), size)
 
     def record(self) -> bytes:
         """What core keeps of it for whoever lists it."""
@@ -110,7 +124,8 @@ class CommandInfo:
     """One command of a sandbox.
 
     `id` is its number in the sandbox, `pid` that of its first process, inside. `created` is seconds since the
-    epoch. `stdin` is true while its standard input takes bytes. What follows is known at its end: `exit_code`
+    epoch. `stdin` is true while its standard input takes bytes. `window` is rows and columns of its terminal,
+    where it has one, as last asked for. What follows is known at its end: `exit_code`
     and `reason` as of CommandResult. `stdout_total` and `stderr_total` count what it has written so far.
     """
 
@@ -129,6 +144,7 @@ class CommandInfo:
     exit_code: int | None = None
     reason: Reason | None = None
     signal: str | None = None
+    window: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object."""

@@ -63,6 +63,7 @@ KILL_COMMAND = 28
 FORGET = 29
 FILES = 30
 CONNECT = 31
+RESIZE = 40
 FILE_OPEN = 112
 FILE_STAT = 113
 FILE_LIST = 114
@@ -182,6 +183,7 @@ TAG_LOG_BYTES = 100
 TAG_FLAGS = 101
 TAG_PORT = 103
 TAG_THREAD_COUNT = 104
+TAG_WINDOW = 106
 TAG_COMMAND_INFO = 102
 
 # enum ramet_file_tag
@@ -217,6 +219,7 @@ START_STDIN = 1
 START_AT_END = 2
 START_CHANGES = 4
 INPUT_END = 8
+START_TERMINAL = 16
 
 # enum ramet_command_state
 COMMAND_STARTING = 0
@@ -362,6 +365,7 @@ KIND_NAMES = MappingProxyType(
         29: "forget",
         30: "files",
         31: "connect",
+        40: "resize",
         112: "file_open",
         113: "file_stat",
         114: "file_list",
@@ -590,6 +594,7 @@ TAG_NAMES = MappingProxyType(
         101: "flags",
         103: "port",
         104: "thread_count",
+        106: "window",
         102: "command_info",
     }
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # struct ramet_log and struct ramet_command_info of core/include/ramet/protocol.h
 _LOG = struct.Struct("<II QQQ 2Q 2I II 4Q 2Q 2Q II")
-_INFO = struct.Struct("<6I Q 2Q")
+_INFO = struct.Struct("<8I Q 2Q")
 
 
 def start_payload(
@@ -41,11 +41,18 @@ def start_payload(
         raw(p.TAG_RECORD, request.record()),
         text(p.TAG_CWD, request.run.cwd or lane.home),
     ]
+    if request.window is not None:
+        parts.append(u32(p.TAG_WINDOW, packed_window(request.window)))
     if request.timeout is not None:
         parts.append(u64(p.TAG_WALL_NS, int(request.timeout * 1e9)))
     parts += [text(p.TAG_ARG, word) for word in request.run.argv]
     parts.append(environment_part({**lane.environment, **env, **request.run.env}))
     return b"".join(parts)
+
+
+def packed_window(window: tuple[int, int]) -> int:
+    """Rows and columns as TAG_WINDOW has them."""
+    return window[0] << 16 | window[1]
 
 
 def about(lane: SandboxLane, number: int, *more: bytes) -> bytes:
@@ -85,7 +92,7 @@ class Header(NamedTuple):
     memory_peak: int
     oom_kills: int
     lingering: int
-    zero: int
+    terminal: int
 
     @property
     def ended(self) -> bool:
@@ -116,19 +123,19 @@ class Log:
         """Bytes of a stream from position `at` on, at most `size`, and how many had been lost before them."""
         while True:
             header = self.header()
-            start = max(at, self._oldest(header, stream, at))
+            start = self.oldest(header, stream, at)
             data = self._bytes(header, stream, start, min(size, header.total(stream) - start))
             # What was overwritten meanwhile is not what it was.
-            if start < header.head or start >= self._oldest(self.header(), stream, start):
+            if start < header.head or start >= self.oldest(self.header(), stream, start):
                 return start - at, data
 
     @staticmethod
-    def _oldest(header: Header, stream: int, at: int) -> int:
+    def oldest(header: Header, stream: int, at: int) -> int:
         """The first position at or behind `at` that can still be read."""
         if at < header.head:
             return at
         readable = header.ring if header.ended else header.ring - p.LOG_CHUNK
-        return max(header.head, header.total(stream) - readable)
+        return max(at, header.head, header.total(stream) - readable)
 
     def _bytes(self, header: Header, stream: int, at: int, size: int) -> bytes:
         start = p.LOG_HEADER + stream * (header.head + header.ring)
@@ -212,7 +219,9 @@ def command_infos(payload: bytes) -> tuple[CommandInfo, ...]:
 def _info(value: bytes) -> CommandInfo:
     if len(value) < _INFO.size:
         raise FrameError("a command's description is cut off")
-    number, pid, state, reason, status, stdin, elapsed, out_total, err_total = _INFO.unpack_from(value)
+    number, pid, state, reason, status, stdin, window, _, elapsed, out_total, err_total = _INFO.unpack_from(
+        value
+    )
     ended = state == p.COMMAND_ENDED
     end = outcome(reason, status) if ended else (None, None, None)
     return CommandInfo(
@@ -220,6 +229,7 @@ def _info(value: bytes) -> CommandInfo:
         pid=pid,
         status="ended" if ended else "running",
         stdin=bool(stdin),
+        window=(window >> 16, window & 0xFFFF) if window else None,
         duration_ms=elapsed / 1e6,
         stdout_total=out_total,
         stderr_total=err_total,

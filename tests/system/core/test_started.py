@@ -277,6 +277,9 @@ def test_a_command_that_cannot_be_confined_is_refused_and_forgotten(lane, sandbo
     [
         (start_payload(1, "true", number=0), "command"),
         (start_payload(1, "true", flags=64), "flags"),
+        (start_payload(1, "true", flags=p.START_TERMINAL), "window"),
+        (start_payload(1, "true") + frames.u32(p.TAG_WINDOW, 24 << 16 | 80), "window"),
+        (start_payload(1, "true", flags=p.START_TERMINAL) + frames.u32(p.TAG_WINDOW, 80), "window"),
         (start_payload(1, "true", kept=p.LOG_BYTES_MAX + 1), "log_bytes"),
         (start_payload(1, "true") + frames.u32(p.TAG_STDIN, 0), "payload"),
         (start_payload(1, "true") + frames.u32(p.TAG_ROOT, 1), "payload"),
@@ -294,9 +297,28 @@ def test_two_commands_of_one_number_are_not_started(lane, sandbox):
     assert result(first).reason == "killed"
 
 
-@pytest.mark.parametrize("kind", [p.ATTACH, p.INPUT, p.KILL_COMMAND])
+def test_only_a_terminal_is_resized_and_its_input_has_no_end(lane, sandbox):
+    window = frames.u32(p.TAG_WINDOW, 10 << 16 | 20)
+    plain = lane.start(sandbox, "read x", flags=p.START_STDIN)
+    assert lane.about(p.RESIZE, sandbox, 7, window).error[0] == "no_terminal"
+    lane.about(p.KILL_COMMAND, sandbox)
+    result(plain)
+    payload = start_payload(sandbox, "stty size; read x; stty size", number=8, flags=p.START_TERMINAL)
+    opened = lane.ask(p.START, payload + frames.u32(p.TAG_WINDOW, 24 << 16 | 80))
+    assert lane.about(p.RESIZE, sandbox, 8, frames.u32(p.TAG_WINDOW, 24 << 16)).error[3] == "window"
+    assert lane.about(p.RESIZE, sandbox, 8).error[3] == "payload"
+    assert lane.about(p.INPUT, sandbox, 8, frames.u32(p.TAG_FLAGS, p.INPUT_END)).error[3] == "flags"
+    log = started.Log(opened.fds[0])
+    until(lambda: log.read(0, 0, 100)[1] == b"24 80\r\n", "the first size")
+    assert lane.about(p.RESIZE, sandbox, 8, window).kind == p.OK
+    assert lane.about(p.INPUT, sandbox, 8, frames.raw(p.TAG_BYTES, b"\n")).kind == p.OK
+    assert result(opened).stdout.split("\r\n")[-2:] == ["10 20", ""]
+
+
+@pytest.mark.parametrize("kind", [p.ATTACH, p.INPUT, p.KILL_COMMAND, p.RESIZE])
 def test_a_command_that_is_not_there_is_refused_by_name(lane, sandbox, kind):
-    assert lane.about(kind, sandbox, 12345).error[0] == "unknown_command"
+    more = (frames.u32(p.TAG_WINDOW, 1 << 16 | 1),) if kind == p.RESIZE else ()
+    assert lane.about(kind, sandbox, 12345, *more).error[0] == "unknown_command"
     assert lane.ask(kind, b"").error[3] == "payload"
 
 

@@ -124,7 +124,7 @@ def attach(
 
     Interrupting this does not end the command.
     """
-    number = _number(command)
+    number = number_of(command)
     with_it = _commands(sandbox).connect(number)
     try:
         if not as_json:
@@ -144,7 +144,7 @@ def send_signal(
     as_json: bool = JSON,
 ) -> int:
     """Send a command a signal. KILL reaches every process of it, wherever it went."""
-    number, commands = _number(command), _commands(sandbox)
+    number, commands = number_of(command), _commands(sandbox)
     if name.upper().removeprefix("SIG") in {"KILL", "9"}:
         commands.kill(number)
     else:
@@ -162,7 +162,8 @@ def _commands(sandbox: str | None) -> Commands:
     return Those(sandbox)
 
 
-def _number(text: str | None) -> int:
+def number_of(text: str | None) -> int:
+    """A command's number as it was typed. Raises InvalidRequest."""
     if text is None or not text.isdecimal() or len(text) > 10:
         raise InvalidRequest.of(
             "command", f"{text!r:.40} is not a command's number", hint="ramet sandbox ps lists them"

@@ -19,6 +19,7 @@ from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.files import AsyncFiles
 from ramet.client._async.ports import AsyncPorts
 from ramet.client._async.streams import AsyncReader, AsyncWriter, deadline_of, remaining
+from ramet.client._async.terminals import AsyncTerminals
 from ramet.client._backends._async import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
@@ -360,6 +361,11 @@ class AsyncSandbox(Opening):
         if self._files is None:
             self._files = AsyncFiles(self.commands)
         return self._files
+
+    @property
+    def terminals(self) -> AsyncTerminals:
+        """Terminals in it."""
+        return AsyncTerminals(self.commands, encoding=self._encoding)
 
     async def metrics(self) -> Metrics:
         """What it uses at the moment: processor time, memory, disk, processes."""

@@ -308,6 +308,7 @@ class Commands:
 
     def _begin(self, request: CommandRequest, encoding: str, *, changes: bool) -> Command:
         flags = (p.START_STDIN if request.stdin else 0) | (p.START_CHANGES if changes else 0)
+        flags |= p.START_TERMINAL if request.window else 0
         number = new_command_id()
         try:
             frame, _ = self._start(request, number, flags)
@@ -758,6 +759,11 @@ class Output:
         del self._buffer[:size]
         self.position += len(taken)
         return taken
+
+    def give_back(self, data: bytes | bytearray) -> None:
+        """What was read last is the next again."""
+        self._buffer[:0] = data
+        self.position -= len(data)
 
     def _more(self, deadline: float | None) -> bool:
         """Put more into the buffer; False at the end."""

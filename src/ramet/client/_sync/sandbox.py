@@ -25,6 +25,7 @@ from ramet.client._sync.commands import Commands
 from ramet.client._sync.files import Files
 from ramet.client._sync.ports import Ports
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
+from ramet.client._sync.terminals import Terminals
 from ramet.client._trees import check_directory
 from ramet.errors import (
     DaemonLost,
@@ -357,6 +358,11 @@ class Sandbox(Opening):
         if self._files is None:
             self._files = Files(self.commands)
         return self._files
+
+    @property
+    def terminals(self) -> Terminals:
+        """Terminals in it."""
+        return Terminals(self.commands, encoding=self._encoding)
 
     def metrics(self) -> Metrics:
         """What it uses at the moment: processor time, memory, disk, processes."""
