@@ -4,7 +4,6 @@
 #include "capture.h"
 
 #include <fcntl.h>
-#include <linux/mount.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,10 +15,9 @@
 #include <sys/time.h>
 #include <time.h>
 
+#include "capture_files.h"
 #include "loop.h"
-#include "mounts.h"
 #include "title.h"
-#include "treecopy.h"
 
 static uint64_t stopped_at, resumed_at;
 
@@ -145,47 +143,6 @@ for_each(struct capture_tree *tree, int (*step)(struct capture *, struct err *),
   return 0;
 }
 
-static int
-copy_layers(const struct capture_tree *tree, int copy, struct inodes *inodes, struct treecopy_count *count,
-            struct err *err)
-{
-  static const char *const dirs[] = {"upper", "shm"};
-
-  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
-    cleanup_fd int from = openat(tree->source->upper, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (from < 0 || mkdirat(copy, dirs[i], 0700) < 0)
-      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
-    cleanup_fd int to = openat(copy, dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (to < 0)
-      return err_step(err, RAMET_STEP_COPY_UPPER, "%s: %s", dirs[i], strerror(errno));
-    if (treecopy(from, to, inodes, count, RAMET_STEP_COPY_UPPER, err) < 0)
-      return -1;
-  }
-  return 0;
-}
-
-static int
-copy_upper(struct capture_tree *tree, int *upper, struct treecopy_count *count, struct err *err)
-{
-  struct tmpfs_options options = {.mode = "0700"};
-
-  if (fault_here(RAMET_STEP_COPY_UPPER, err) < 0)
-    return -1;
-  cleanup_fd int copy = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_COPY_UPPER, err);
-  if (copy < 0)
-    return -1;
-  struct inodes inodes;
-  struct err second;
-  int result = inodes_reserve(tree->source->upper, copy, tree->wishes, tree->wish_count, &inodes,
-                              RAMET_STEP_COPY_UPPER, err);
-  if (result == 0)
-    result = copy_layers(tree, copy, &inodes, count, err);
-  if (inodes_end(&inodes, copy, RAMET_STEP_COPY_UPPER, result < 0 ? &second : err) < 0 || result < 0)
-    return -1;
-  *upper = steal_fd(&copy);
-  return 0;
-}
-
 /* What has no copy that keeps the instant is copied in it. */
 static int
 copy_now(struct capture *capture, struct err *err)
@@ -222,7 +179,7 @@ make_twins(struct capture_tree *tree, struct err *err)
 }
 
 static int
-paused(struct capture_tree *tree, int *upper, struct treecopy_count *count, struct err *err)
+paused(struct capture_tree *tree, struct capture_files *files, struct err *err)
 {
   stopped_at = loop_now();
   if (capture_stop(tree, err) < 0)
@@ -233,7 +190,7 @@ paused(struct capture_tree *tree, int *upper, struct treecopy_count *count, stru
       for_each(tree, read_maps, err) < 0 || for_each(tree, find_syscall, err) < 0 ||
       for_each(tree, describe, err) < 0 || capture_descriptors(tree, err) < 0 || make_twins(tree, err) < 0 ||
       capture_unforked(tree, err) < 0 || (capture_ipc(tree->processes[0], err) < 0 && !capture_drops(tree, err)) ||
-      for_each(tree, copy_now, err) < 0 || copy_upper(tree, upper, count, err) < 0)
+      for_each(tree, copy_now, err) < 0 || capture_files_now(files, err) < 0)
     return -1;
   return fault_here(RAMET_STEP_RESUME, err);
 }
@@ -259,13 +216,13 @@ drop_twins(struct capture_tree *tree, int first)
 }
 
 static int
-take(struct capture_tree *tree, int *upper, struct treecopy_count *count, struct err *err)
+take(struct capture_tree *tree, struct capture_files *files, struct err *err)
 {
   struct err second;
 
   if (fault_here(RAMET_STEP_FIND_PROCESSES, err) < 0)
     return -1;
-  int result = paused(tree, upper, count, err);
+  int result = paused(tree, files, err);
   if (result < 0)
     blame_exit(tree, err);
   if (result < 0)
@@ -346,11 +303,12 @@ description_file(const struct capture_tree *tree, uint32_t processes, uint32_t z
 }
 
 static void
-answer(struct capture_tree *tree, int upper, const struct treecopy_count *count, int result, struct err *err)
+answer(struct capture_tree *tree, const struct capture_files *files, int result, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
   const struct capture *first = tree->count ? tree->processes[0] : NULL;
-  int fds[3] = {-1, -1, upper};
+  struct err unkept = {0};
+  int fds[4] = {-1, -1, files->copy, -1};
 
   /* What was refused before the threads were looked at leaves them as they were. */
   if (result == 0 || tree->restarted.length)
@@ -366,14 +324,15 @@ answer(struct capture_tree *tree, int upper, const struct treecopy_count *count,
   }
   put_u64(&writer, RAMET_TAG_PAUSE_NS, resumed_at - stopped_at);
   put_u64(&writer, RAMET_TAG_MEMORY_BYTES, tree->memory_bytes);
-  put_u64(&writer, RAMET_TAG_FILE_BYTES, count->bytes);
+  put_u64(&writer, RAMET_TAG_FILE_BYTES, files->bytes);
   put_u32(&writer, RAMET_TAG_PROCESS_COUNT, (uint32_t)tree->count);
   put_u32(&writer, RAMET_TAG_BY_TWIN, first->parked);
   if (tree->dropped.length)
     put_bytes(&writer, RAMET_TAG_DROPPED, tree->dropped.data, tree->dropped.length);
   if (first->leaving)
     put_u32(&writer, RAMET_TAG_PID, (uint32_t)first->twin);
-  if (frame_send(tree->channel, RAMET_OK, 0, &writer, fds, 3) < 0)
+  fds[3] = capture_files_index(files, &unkept);
+  if (frame_send(tree->channel, RAMET_OK, 0, &writer, fds, fds[3] < 0 ? 3 : 4) < 0)
     _exit(EXIT_DEFECT);
 }
 
@@ -475,19 +434,21 @@ void
 capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
 {
   struct capture_tree tree = {.source = source, .pages = -1, .channel = channel};
-  struct treecopy_count count = {0};
+  struct capture_files files = {.copy = -1};
   struct err err = {0};
-  int upper = -1;
 
   title_set("ramet-tracer");
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   fault_arm(fault);
   tree.pages = memfd_create("ramet-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   int result = tree.pages < 0 ? err_step(&err, RAMET_STEP_IMAGE, "memfd_create: %s", strerror(errno))
-                              : trace_setup(source->patience_ms, &err);
+                              : capture_files_ahead(&files, &tree, &err);
+  /* Its patience is for processes. */
   if (result == 0)
-    result = take(&tree, &upper, &count, &err);
-  answer(&tree, upper, &count, result, &err);
+    result = trace_setup(source->patience_ms, &err);
+  if (result == 0)
+    result = take(&tree, &files, &err);
+  answer(&tree, &files, result, &err);
   if (result == 0 && tree.processes[0]->leaving)
     await_stem(channel);
   drop_twins(&tree, 0);

@@ -21,6 +21,8 @@ struct capture_source {
   int init_pid;                         /* in core's pid namespace */
   struct stream_identity streams[STREAM_COUNT]; /* of the command */
   int upper;                            /* the sandbox's tmpfs */
+  int below, file_index;                /* an earlier copy of that, which is a layer, and what is in it; or -1 */
+  int file_watch;                       /* tells what was written since: filewatch.h; or -1 */
   const char *const *bind_targets;      /* absolute paths inside */
   int bind_count;
   unsigned patience_ms;
@@ -89,7 +91,8 @@ struct capture_tree {
   uint32_t open_files; /* descriptions that descriptors are of */
 };
 
-/* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper) or ERROR. With a PID
+/* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper, and an index of that
+ * where it is worth keeping) or ERROR. With a PID
  * in the answer that is the frozen copy, which has the memory until a message comes. */
 void capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
     __attribute__((noreturn));

@@ -26,12 +26,11 @@ by_number(const void *a, const void *b)
   return one < other ? -1 : one > other;
 }
 
-/* The number that the file has in the layer itself, or 0. */
-static ino_t
-source_of(int from, const char *path)
+uint64_t
+inodes_in_layer(int layer, const char *path)
 {
   struct stat st;
-  cleanup_fd int fd = sys_openat2(from, path, O_PATH | O_NOFOLLOW, 0, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+  cleanup_fd int fd = sys_openat2(layer, path, O_PATH | O_NOFOLLOW, 0, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
 
   return fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ? 0 : st.st_ino;
 }
@@ -80,7 +79,7 @@ reserve(int from, int to, const struct inode_wish *wishes, int count, struct ino
     return -1;
   ino_t last = st.st_ino;
   for (int i = 0; i < count && left > 0; i++) {
-    ino_t source = wishes[i].number > last ? source_of(from, wishes[i].path) : 0;
+    ino_t source = wishes[i].number > last ? inodes_in_layer(from, wishes[i].path) : 0;
     if (!source || wishes[i].number - last > (uint64_t)left)
       continue;
     last = skip_to(to, last, wishes[i].number, &left);
@@ -118,6 +117,21 @@ inodes_place(struct inodes *inodes, ino_t source, int dir, const char *name)
     return 1;
   }
   return 0;
+}
+
+ino_t
+inodes_source(const struct inodes *inodes, int place)
+{
+  return inodes->items[place].source;
+}
+
+bool
+inodes_have(const struct inodes *inodes, ino_t source)
+{
+  for (int i = 0; i < inodes->count; i++)
+    if (inodes->items[i].source == source && inodes->items[i].name[0])
+      return true;
+  return false;
 }
 
 int

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kept.h"
 #include "loop.h"
 #include "snapshot.h"
 
@@ -66,6 +67,7 @@ pressure_admit(struct err *err)
 {
   if (!pressure_is_high())
     return 0;
+  kept_forget_all();
   snapshot_memory_shrink();
   if (available >= reserve)
     return 0;

@@ -20,6 +20,7 @@
 #include "forks.h"
 #include "handout.h"
 #include "init.h"
+#include "kept.h"
 #include "lanes.h"
 #include "log.h"
 #include "offers.h"
@@ -156,6 +157,7 @@ sandbox_free(struct sandbox *sandbox)
   close_fd(&sandbox->pidfd);
   fork_close_status(sandbox);
   sandbox_lose_twin(sandbox);
+  kept_forget(sandbox);
   close_fd(&sandbox->upper);
   close_fd(&sandbox->tree);
   offer_over(sandbox);

@@ -49,6 +49,7 @@ struct sandbox {
   /* what a snapshot of it needs */
   struct root *root;
   struct snapshot *origin; /* it was forked from this, or NULL */
+  struct kept *kept;       /* of its files, for the next snapshot: kept.h; or NULL */
   int upper;
   int tree; /* its root, with everything that is mounted on it */
   uint32_t filter;

@@ -201,6 +201,9 @@ snapshot_retire(struct snapshot *s)
   if (s->root)
     root_release(s->root);
   s->root = NULL;
+  if (s->below)
+    root_release(s->below);
+  s->below = NULL;
   snapshot_release(s);
 }
 

@@ -48,6 +48,7 @@ struct snapshot {
   size_t mapping_length;
   struct image image;
   struct root *base, *root;
+  struct root *below; /* on which its files are a layer, while it is being taken; NULL: on `base` */
   struct snapshot *parent; /* of the source */
   uint64_t region_start, region_length;
   pid_t frozen; /* the tracer holds it, until the stem has its memory */

@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "control.h"
 #include "filters.h"
+#include "kept.h"
 #include "log.h"
 #include "stem.h"
 #include "syscalls.h"
@@ -76,7 +77,10 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
     return err_code(err, "internal", "the tracer's answer lacks its files");
   if (snapshot_map_description(s, err) < 0)
     return -1;
-  s->root = root_derive(s->base, steal_fd(&upper), err);
+  s->root = root_derive(s->below ? s->below : s->base, steal_fd(&upper), err);
+  if (s->below)
+    root_release(s->below);
+  s->below = NULL;
   return s->root ? stem_find_region(&s->image, s->old_start, s->old_end, &s->region_start, &s->region_length, err)
                  : -1;
 }
@@ -131,12 +135,20 @@ captured(struct snapshot *s, struct frame *frame)
   note_restarted(s, frame);
   s->captured_at = loop_now();
   s->state = SNAPSHOT_BUILDING;
+  struct sandbox *source = sandbox_find(s->source);
   if (frame->kind != RAMET_OK) {
+    if (source)
+      kept_forget(source);
     snapshot_read_refusal(frame, &err);
     snapshot_fail(s, &err);
     return;
   }
-  if (read_captured(s, frame, &err) < 0 ||
+  int result = read_captured(s, frame, &err);
+  if (source && result == 0)
+    kept_captured(source, s->root, frame_steal_fd(frame, 3), s->file_bytes);
+  else if (source)
+    kept_forget(source);
+  if (result < 0 ||
       (s->by_twin ? snapshot_adopt_copy(s, &err) : snapshot_build_stem(s, &err)) < 0)
     snapshot_fail(s, &err);
   else if (!s->frozen)
@@ -231,7 +243,7 @@ snapshot_watch_tracer(struct snapshot *s, enum ramet_step step, int *theirs, str
 /* ---- taking one ----------------------------------------------------------------------------------------------- */
 
 static int
-fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
+fork_tracer(struct snapshot *s, struct sandbox *sandbox, struct err *err)
 {
   static const char *targets[RAMET_BINDS_MAX];
   struct capture_source source = {.init_pid = sandbox->pid,
@@ -248,6 +260,7 @@ fork_tracer(struct snapshot *s, const struct sandbox *sandbox, struct err *err)
   cleanup_fd int theirs = -1;
 
   memcpy(source.streams, sandbox->streams, sizeof source.streams);
+  s->below = kept_begin(sandbox, &source);
   if (snapshot_watch_tracer(s, RAMET_STEP_FIND_PROCESSES, &theirs, err) < 0)
     return -1;
   long pid = sys_clone(0, NULL);
@@ -330,6 +343,7 @@ snapshot_take(const struct frame *frame, struct lane *session, struct err *err)
   if (fork_tracer(s, sandbox, err) == 0)
     return 0;
   s->session = NULL; /* the caller's still */
+  kept_forget(sandbox);
   snapshot_retire(s);
   return -1;
 }

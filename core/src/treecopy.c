@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "treecopy.h"
+#include "treecopy_parts.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
-#define CHUNK 65536
-#define DEPTH_MAX 512
 #define ATTRIBUTES_MAX 65536
 
 /* Files with more than one name: the first copy is linked to by the others. */
@@ -22,33 +20,36 @@ struct linked {
 };
 
 struct job {
+  struct copying copying;
   struct linked *linked;
   struct inodes *inodes;
-  struct treecopy_count *count;
-  enum ramet_step step;
-  struct err *err;
-  uint8_t *chunk;
   int depth;
 };
 
-static int
-failed(struct job *job, const char *what, const char *name)
+int
+copying_failed(struct copying *job, const char *what, const char *name)
 {
   return err_step(job->err, job->step, "%s %s: %s", what, name, strerror(errno));
 }
 
 static int
-copy_attribute(struct job *job, int from, int to, const char *attribute, const char *name)
+failed(struct job *job, const char *what, const char *name)
 {
-  ssize_t length = fgetxattr(from, attribute, job->chunk, CHUNK);
-
-  if (length < 0 || fsetxattr(to, attribute, job->chunk, (size_t)length, 0) < 0)
-    return failed(job, attribute, name);
-  return 0;
+  return copying_failed(&job->copying, what, name);
 }
 
 static int
-copy_attributes(struct job *job, int from, int to, const char *name)
+copy_attribute(struct copying *job, int from, int to, const char *attribute, const char *name)
+{
+  ssize_t length = fgetxattr(from, attribute, job->chunk, COPYING_CHUNK);
+
+  if (length < 0 || fsetxattr(to, attribute, job->chunk, (size_t)length, 0) < 0)
+    return copying_failed(job, attribute, name);
+  return 0;
+}
+
+int
+copying_attributes(struct copying *job, int from, int to, const char *without, const char *name)
 {
   ssize_t length = flistxattr(from, NULL, 0);
 
@@ -56,56 +57,59 @@ copy_attributes(struct job *job, int from, int to, const char *name)
     return 0;
   cleanup_free char *list = length < 0 || length > ATTRIBUTES_MAX ? NULL : malloc((size_t)length);
   if (!list || (length = flistxattr(from, list, (size_t)length)) < 0)
-    return failed(job, "attributes of", name);
+    return copying_failed(job, "attributes of", name);
   for (char *at = list; at < list + length; at += strlen(at) + 1)
-    if (copy_attribute(job, from, to, at, name) < 0)
+    if ((!without || strcmp(at, without) != 0) && copy_attribute(job, from, to, at, name) < 0)
       return -1;
   return 0;
 }
 
 /* Owner before mode: chown clears set-id bits. */
-static int
-copy_metadata(struct job *job, int to, const struct stat *st, const char *name)
+int
+copying_metadata(struct copying *job, int to, const struct stat *st, const char *name)
 {
   struct timespec times[2] = {st->st_atim, st->st_mtim};
 
   if ((st->st_uid != 0 || st->st_gid != 0) && fchown(to, st->st_uid, st->st_gid) < 0)
-    return failed(job, "owner of", name);
+    return copying_failed(job, "owner of", name);
   if (fchmod(to, st->st_mode & 07777) < 0 || futimens(to, times) < 0)
-    return failed(job, "mode of", name);
+    return copying_failed(job, "mode of", name);
   return 0;
 }
 
 static int
-copy_range(struct job *job, int from, int to, off_t at, off_t end, const char *name)
+copy_range(struct copying *job, int from, int to, off_t at, off_t end, const char *name)
 {
   while (at < end) {
-    size_t want = end - at < CHUNK ? (size_t)(end - at) : CHUNK;
+    size_t want = end - at < COPYING_CHUNK ? (size_t)(end - at) : COPYING_CHUNK;
     ssize_t got = pread(from, job->chunk, want, at);
+    /* One that is being changed has become shorter, of which its times will tell. */
+    if (got == 0 && job->moving)
+      return 0;
     if (got <= 0 || pwrite(to, job->chunk, (size_t)got, at) != got)
-      return failed(job, "content of", name);
+      return copying_failed(job, "content of", name);
     at += got;
     job->count->bytes += (uint64_t)got;
   }
   return 0;
 }
 
-static int
-copy_content(struct job *job, int from, int to, off_t size, const char *name)
+int
+copying_content(struct copying *job, int from, int to, off_t size, const char *name)
 {
   off_t at = 0;
 
   if (size == 0)
     return 0;
   if (ftruncate(to, size) < 0)
-    return failed(job, "size of", name);
+    return copying_failed(job, "size of", name);
   while (at < size) {
     off_t data = lseek(from, at, SEEK_DATA);
     if (data < 0 && errno == ENXIO)
       return 0; /* a hole up to the end */
     off_t hole = data < 0 ? -1 : lseek(from, data, SEEK_HOLE);
     if (hole < 0)
-      return failed(job, "holes of", name);
+      return copying_failed(job, "holes of", name);
     if (copy_range(job, from, to, data, hole, name) < 0)
       return -1;
     at = hole;
@@ -123,43 +127,47 @@ copy_file(struct job *job, int from_dir, int to_dir, const char *name, const str
 
   if (to < 0)
     return failed(job, "copy", name);
-  if (copy_content(job, from, to, st->st_size, name) < 0 || copy_attributes(job, from, to, name) < 0)
+  struct copying *copying = &job->copying;
+  if (copying_content(copying, from, to, st->st_size, name) < 0 ||
+      copying_attributes(copying, from, to, NULL, name) < 0)
     return -1;
-  return copy_metadata(job, to, st, name);
+  return copying_metadata(copying, to, st, name);
 }
 
-static int
-copy_symlink(struct job *job, int from_dir, int to_dir, const char *name)
+int
+copying_symlink(struct copying *job, int from_dir, int to_dir, const char *name)
 {
   char target[PATH_MAX];
   ssize_t length = readlinkat(from_dir, name, target, sizeof target - 1);
 
   if (length < 0)
-    return failed(job, "read link", name);
+    return copying_failed(job, "read link", name);
   target[length] = 0;
-  return symlinkat(target, to_dir, name) < 0 ? failed(job, "link", name) : 0;
+  return symlinkat(target, to_dir, name) < 0 ? copying_failed(job, "link", name) : 0;
 }
 
 /* Whiteouts are character devices 0:0, which no capability is needed for; others exist in no upper of ours. */
-static int
-copy_node(struct job *job, int to_dir, const char *name, const struct stat *st)
+int
+copying_node(struct copying *job, int to_dir, const char *name, const struct stat *st)
 {
-  return mknodat(to_dir, name, st->st_mode & (S_IFMT | 07777), st->st_rdev) < 0 ? failed(job, "node", name) : 0;
+  return mknodat(to_dir, name, st->st_mode & (S_IFMT | 07777), st->st_rdev) < 0
+             ? copying_failed(job, "node", name)
+             : 0;
 }
 
-/* What copy_metadata() does for an open file, for what cannot be opened. */
-static int
-copy_name_metadata(struct job *job, int to_dir, const char *name, const struct stat *st)
+/* What copying_metadata() does for an open file, for what cannot be opened. */
+int
+copying_name_metadata(struct copying *job, int to_dir, const char *name, const struct stat *st)
 {
   struct timespec times[2] = {st->st_atim, st->st_mtim};
 
   if ((st->st_uid != 0 || st->st_gid != 0) &&
       fchownat(to_dir, name, st->st_uid, st->st_gid, AT_SYMLINK_NOFOLLOW) < 0)
-    return failed(job, "owner of", name);
+    return copying_failed(job, "owner of", name);
   if (!S_ISLNK(st->st_mode) && fchmodat(to_dir, name, st->st_mode & 07777, 0) < 0)
-    return failed(job, "mode of", name);
+    return copying_failed(job, "mode of", name);
   if (utimensat(to_dir, name, times, AT_SYMLINK_NOFOLLOW) < 0)
-    return failed(job, "times of", name);
+    return copying_failed(job, "times of", name);
   return 0;
 }
 
@@ -175,9 +183,9 @@ copy_subdir(struct job *job, int from_dir, int to_dir, const char *name, const s
   cleanup_fd int to = openat(to_dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (to < 0)
     return failed(job, "directory", name);
-  if (copy_dir(job, from, to) < 0 || copy_attributes(job, from, to, name) < 0)
+  if (copy_dir(job, from, to) < 0 || copying_attributes(&job->copying, from, to, NULL, name) < 0)
     return -1;
-  return copy_metadata(job, to, st, name);
+  return copying_metadata(&job->copying, to, st, name);
 }
 
 /* 1: it was made as a link to an earlier copy. */
@@ -214,7 +222,7 @@ copy_entry(struct job *job, int from_dir, int to_dir, const char *name)
 
   if (fstatat(from_dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
     return failed(job, "stat", name);
-  job->count->files++;
+  job->copying.count->files++;
   bool many = st.st_nlink > 1 && !S_ISDIR(st.st_mode);
   if (many && (made = link_to_copy(job, to_dir, name, &st)) != 0)
     return made < 0 ? -1 : 0;
@@ -223,11 +231,11 @@ copy_entry(struct job *job, int from_dir, int to_dir, const char *name)
   else if (S_ISDIR(st.st_mode))
     made = copy_subdir(job, from_dir, to_dir, name, &st);
   else if (S_ISLNK(st.st_mode))
-    made = copy_symlink(job, from_dir, to_dir, name);
+    made = copying_symlink(&job->copying, from_dir, to_dir, name);
   else
-    made = copy_node(job, to_dir, name, &st);
+    made = copying_node(&job->copying, to_dir, name, &st);
   if (made == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
-    made = copy_name_metadata(job, to_dir, name, &st);
+    made = copying_name_metadata(&job->copying, to_dir, name, &st);
   if (made == 0 && many)
     made = remember_copy(job, to_dir, name, &st);
   return made;
@@ -241,7 +249,7 @@ copy_dir(struct job *job, int from, int to)
 
   if (!dir)
     return failed(job, "list", ".");
-  if (++job->depth > DEPTH_MAX) {
+  if (++job->depth > COPYING_DEPTH) {
     errno = ELOOP;
     result = failed(job, "depth of", ".");
   }
@@ -268,17 +276,18 @@ int
 treecopy(int from, int to, struct inodes *inodes, struct treecopy_count *count, enum ramet_step step,
          struct err *err)
 {
-  struct job job = {.inodes = inodes, .count = count, .step = step, .err = err, .chunk = malloc(CHUNK)};
+  struct job job = {.copying = {.count = count, .step = step, .err = err, .chunk = malloc(COPYING_CHUNK)},
+                    .inodes = inodes};
   struct stat st;
 
-  if (!job.chunk)
+  if (!job.copying.chunk)
     return err_code(err, "internal", "no memory to copy files");
   int result = fstat(from, &st) < 0 ? failed(&job, "stat", ".") : copy_dir(&job, from, to);
   if (result == 0)
-    result = copy_attributes(&job, from, to, ".");
+    result = copying_attributes(&job.copying, from, to, NULL, ".");
   if (result == 0)
-    result = copy_metadata(&job, to, &st, ".");
+    result = copying_metadata(&job.copying, to, &st, ".");
   forget_linked(&job);
-  free(job.chunk);
+  free(job.copying.chunk);
   return result;
 }

@@ -21,6 +21,7 @@ from system.engine._engine import Engine, Guest
 
 NAMES = {number: name for number, name in p.STEP_NAMES.items() if number}
 TRACER = [number for number in NAMES if p.STEP_FIND_PROCESSES <= number <= p.STEP_IMAGE]
+TRACER.append(p.STEP_COPY_AHEAD)
 STEM = [number for number in NAMES if p.STEP_STEM_FORK <= number <= p.STEP_STEM_MM]
 CHILD = [
     number
