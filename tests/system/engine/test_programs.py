@@ -271,12 +271,12 @@ def check_bash():
     say("jobs\\n", "Running")
     resize(30)
     say("\\n", "resized 30 80")
-    say("cat\\n", "cat")
-    say("typed\\n", "\\ntyped")
+    say("printf 'as''k: '; read -r word; echo got $word\\n", "ask: ")
+    say("typed\\n", "got typed")
+    say("sh -c 'echo be''gun; exec sleep 1000'\\n", "begun")
     say("\\x03", "> ")
-    say("fg\\n", "sleep 1000")
-    say("\\x03", "> ")
-    say("echo ended $?\\n", "ended 130")
+    say("echo interrupted $?; kill %1; wait %1; echo ended $?\\n", "interrupted 130")
+    hear("ended 143")
     say("exit 3\\n", "exit")
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
 def prepare_python():
@@ -288,7 +288,8 @@ def check_python():
     say(" n\\n", "... ")
     say("\\n", ">>> ")
     say("f(2), os.ttyname(0)\\n", "(42, '/dev/pts/0')")
-    say("input()\\n", "input()")
+    say("import time\\n", ">>> ")
+    say("exec('print(chr(98) + str(1))\\\\nwhile 1: time.sleep(.01)')\\n", "b1")
     say("\\x03", "KeyboardInterrupt")
     say("exit(4)\\n", "exit(4)")
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
