@@ -140,6 +140,13 @@ struct pie_node {
   char name[16]; /* of a zombie */
 };
 
+/* Towards the terminal that controls its session. Who is born later in that inherits it. */
+enum pie_control {
+  PIE_NO_TERMINAL = 0,  /* there is none, or it is inherited */
+  PIE_TAKES = 1,        /* it leads the session */
+  PIE_GIVES_UP = 2,     /* it has none, though its session has */
+};
+
 /* A page that all of them share until they run on. What is left counts down; then the gate opens. */
 struct pie_gate {
   volatile uint32_t left, open;
@@ -197,6 +204,8 @@ struct pie_args {
   uint64_t first, nodes, shared; /* first: args of the first process */
   uint32_t node_count, node;
   uint32_t death_signal, subreaper;
+  uint32_t control_kind, terminal; /* enum pie_control; place of a slave among the received ones */
+  int32_t foreground, zero4;       /* the group that is in the foreground; 0: the leader's own */
   /* of a child, at work */
   volatile uint32_t waiting, go, confined, whole, leave;
   /* of a stem that was forked from a twin: what its memory still holds of the restorer before */

@@ -857,6 +857,37 @@ pie_give_birth(struct pie_args *args, uint32_t self, uint32_t early)
   }
 }
 
+#define TIOCSCTTY 0x540e
+#define TIOCSPGRP 0x5410
+#define TIOCNOTTY 0x5422
+
+PIE_INLINE void
+ask_terminal(struct pie_args *args, uint64_t request, uint64_t argument)
+{
+  long result = SYS3(SYS_ioctl, ((int32_t *)args->received)[args->terminal], request, argument);
+
+  if (result < 0)
+    pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, result);
+}
+
+/* Behind setsid(2), before those are born that inherit it. */
+PIE_INLINE void
+take_terminal(struct pie_args *args)
+{
+  if (args->control_kind == PIE_TAKES)
+    ask_terminal(args, TIOCSCTTY, 0);
+}
+
+/* When all groups are there. */
+PIE_INLINE void
+settle_terminal(struct pie_args *args)
+{
+  if (args->control_kind == PIE_GIVES_UP)
+    ask_terminal(args, TIOCNOTTY, 0);
+  else if (args->control_kind == PIE_TAKES && args->foreground)
+    ask_terminal(args, TIOCSPGRP, (uint64_t)&args->foreground);
+}
+
 /* Sessions and groups are opened as soon as who opens them is born; who only joins a group waits until all are. */
 PIE_INLINE void
 lead(struct pie_args *args, uint32_t self)
@@ -872,6 +903,9 @@ lead(struct pie_args *args, uint32_t self)
     result = SYS2(SYS_setpgid, 0, 0);
   if (result < 0)
     pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, result);
+  /* A helper has the part of who it was forked from. */
+  if (args->node == self)
+    take_terminal(args);
   pie_give_birth(args, self, 0);
   arrive(&shared_of(args)->born);
 }
@@ -1123,6 +1157,7 @@ pie_restore_child(struct pie_args *args)
     join(args, args->node);
     pie_gather(args, args->node);
   }
+  settle_terminal(args);
   args->waiting = args->confined = args->thread_count;
   args->go = args->whole = args->leave = 0;
   bound_capabilities(args);
@@ -1149,6 +1184,8 @@ pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t
   enter_namespaces(args, init, namespaces);
   if (args->node_count > 1)
     found_family(args);
+  else
+    take_terminal(args);
   pie_restore_child(args);
 }
 

@@ -369,7 +369,7 @@ copy_records(struct capture *capture, struct span original, struct err *err)
 
   while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
     processes += tag == IMAGE_TAG_PROCESS;
-    if (processes > 1 || tag == IMAGE_TAG_ZOMBIE || tag == IMAGE_TAG_DESCRIPTION)
+    if (processes > 1 || tag == IMAGE_TAG_ZOMBIE || tag == IMAGE_TAG_DESCRIPTION || tag == IMAGE_TAG_TERMINAL)
       to = &capture->tree->files;
     if (tag != IMAGE_TAG_HEADER && (to != &capture->description || !is_memory(tag)))
       put_bytes(to, tag, value.data, value.length);

@@ -11,6 +11,9 @@
 #include "procfs.h"
 #include "trace.h"
 
+/* The major number of pseudo terminals' slaves: Documentation/admin-guide/devices.txt. */
+#define UNIX98_SLAVES 136
+
 /* A thread that an earlier snapshot of the source let go in the middle of such a call. */
 struct restarted {
   int32_t tid, zero; /* as core sees it */

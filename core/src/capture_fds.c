@@ -263,7 +263,8 @@ refuse_special(struct writing *w, struct err *err)
     return fd_refuse(w, err, kernel);
   if (S_ISCHR(mode) && major(w->fd->st.st_rdev) != 1 /* null, zero, full, random, urandom */)
     return fd_refuse(w, err,
-                     major(w->fd->st.st_rdev) == 5 || major(w->fd->st.st_rdev) >= 136 ? "a terminal" : "a device");
+                     major(w->fd->st.st_rdev) == 5 || major(w->fd->st.st_rdev) == UNIX98_SLAVES ? "a terminal"
+                                                                                                : "a device");
   if (!S_ISREG(mode) && !S_ISDIR(mode) && !S_ISCHR(mode))
     return fd_refuse(w, err, "a special file");
   return 0;
@@ -458,6 +459,8 @@ classify(struct writing *w, struct err *err)
     return fd_write_socket(w, err);
   if (strncmp(w->fd->link, "anon_inode:", 11) == 0)
     return write_anonymous(w, err);
+  if (fd_is_terminal(w->fd))
+    return fd_write_terminal(w, err);
   if (w->fd->link[0] == '/')
     return write_named(w, err);
   return fd_refuse(w, err, w->fd->link);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Inside of the capture of descriptors: capture_fds.c (table, files, what has no name), capture_pipes.c,
- * capture_sockets.c. Nobody else includes this. */
+ * capture_sockets.c, capture_terminals.c. Nobody else includes this. */
 #ifndef RAMET_CAPTURE_FDS_H
 #define RAMET_CAPTURE_FDS_H
 
@@ -53,6 +53,9 @@ bool fd_has_name(const struct writing *w);
 int fd_put_locks(const struct fd_table *table, const struct found_fd *fd, struct err *err) MUST_CHECK;
 
 int fd_write_pipe(struct writing *w, struct err *err) MUST_CHECK;
+/* capture_terminals.c */
+bool fd_is_terminal(const struct found_fd *fd);
+int fd_write_terminal(struct writing *w, struct err *err) MUST_CHECK;
 int fd_write_socket(struct writing *w, struct err *err) MUST_CHECK;
 
 #endif

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -336,6 +337,15 @@ read_layout(const char *stat, struct image_process *process)
   process->env_end = procfs_stat_field(stat, 51);
 }
 
+/* tty_nr: whether that terminal is one of the sandbox's own tells the session that it has. */
+static uint32_t
+terminal_of(const char *stat)
+{
+  dev_t device = (dev_t)procfs_stat_field(stat, 7);
+
+  return major(device) == UNIX98_SLAVES ? minor(device) + 1 : 0;
+}
+
 static int
 read_rlimits(int pid, struct image_process *process, struct err *err)
 {
@@ -428,6 +438,7 @@ capture_process(struct capture *capture, struct err *err)
   if (!stat)
     return err_step(err, RAMET_STEP_REGISTERS, "read %s: %s", path, strerror(errno));
   read_layout(stat, &process);
+  process.terminal = terminal_of(stat);
   if (read_status(capture, &process, err) < 0 || refuse_gone_directory(capture, err) < 0 ||
       read_rlimits(capture->pid, &process, err) < 0 || ask_brk(capture, &process, err) < 0 ||
       ask_itimers(capture, &process, err) < 0 || ask_features(capture, &process, err) < 0 ||

@@ -20,6 +20,7 @@
 #include "../pie/args.h"
 #include "socket_options.h"
 #include "syscalls.h"
+#include "terminals.h"
 
 #ifndef TFD_IOC_SET_TICKS
 #define TFD_IOC_SET_TICKS _IOW('T', 0, uint64_t) /* linux/timerfd.h, which does not go with <sys/timerfd.h> */
@@ -32,6 +33,7 @@ struct maker {
   const struct command *command;
   const int *streams;
   int *made; /* by index of the description; -1: not yet */
+  struct terminals terminals;
   struct err *err;
 };
 
@@ -498,6 +500,8 @@ make(struct maker *m, uint32_t i)
     return make_socket(m, d, AF_UNIX, (struct span){0});
   case IMAGE_SOCKETPAIR:
     return make_pair(m, i);
+  case IMAGE_TERMINAL:
+    return terminals_open(m->image, &m->terminals, d, m->err);
   case IMAGE_DROPPED: {
     /* Whatever is done with it fails as if it were closed, but no other file gets its number. */
     int fd = open("/dev/null", O_PATH | O_CLOEXEC);
@@ -532,10 +536,13 @@ send_batch(int socket, const int *fds, int count)
 static int
 make_all(struct maker *m, uint32_t count)
 {
-  for (uint32_t i = 0; i < count; i++)
+  int result = terminals_make(m->image, m->pages, &m->terminals, m->err);
+
+  for (uint32_t i = 0; result == 0 && i < count; i++)
     if (m->made[i] < 0 && (m->made[i] = make(m, i)) < 0)
-      return -1;
-  return 0;
+      result = -1;
+  terminals_free(&m->terminals);
+  return result;
 }
 
 static int

@@ -8,6 +8,15 @@
 
 #include "plan.h"
 
+const struct image_terminal *
+image_terminal(const struct image *image, uint64_t index)
+{
+  for (uint32_t i = 0; i < image->terminal_count; i++)
+    if (image->terminals[i].index == index)
+      return &image->terminals[i];
+  return NULL;
+}
+
 struct decoder {
   struct image *image;
   struct process_image *process; /* the one that is open */
@@ -195,7 +204,7 @@ decode_description(struct decoder *decoder, struct span value)
 
   if (!d || !content || !first_epoll || !first_extent || fixed(decoder, value, d, sizeof *d, content) < 0)
     return -1;
-  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_DROPPED || d->peer > IMAGE_OBJECT_IDS || content->length > 4095 ||
+  if (d->kind < IMAGE_STREAM || d->kind > IMAGE_TERMINAL || d->peer > IMAGE_OBJECT_IDS || content->length > 4095 ||
       !within_pages(decoder, d->content_offset, d->content_length))
     return malformed(decoder, "an open file is of no known kind");
   if (d->kind == IMAGE_REOPEN && (content->length < 1 || content->data[0] != '/' || !span_is_text(*content)))
@@ -206,6 +215,8 @@ decode_description(struct decoder *decoder, struct span value)
     return malformed(decoder, "a named pipe has no path");
   if (d->kind == IMAGE_STREAM && d->value[0] >= STREAM_COUNT)
     return malformed(decoder, "a stream has no such number");
+  if (d->kind == IMAGE_TERMINAL && d->value[1] > IMAGE_HUNG_UP)
+    return malformed(decoder, "an end of a terminal is none");
   *first_epoll = image->epoll_count;
   *first_extent = image->extent_count;
   image->description_count++;
@@ -329,6 +340,25 @@ decode_lock(struct decoder *decoder, struct span value, struct image_lock **lock
 }
 
 static int
+decode_terminal(struct decoder *decoder, struct span value)
+{
+  struct image *image = decoder->image;
+  struct image_terminal *terminal =
+      more(decoder, &image->terminals, image->terminal_count, sizeof *terminal, IMAGE_TERMINALS_MAX);
+
+  if (!terminal || fixed(decoder, value, terminal, sizeof *terminal, NULL) < 0)
+    return -1;
+  if (terminal->index >= IMAGE_TERMINALS_MAX || terminal->mode > 0777 || terminal->session < 0 ||
+      terminal->foreground < 0 || terminal->input_length > IMAGE_TERMINAL_BYTES ||
+      terminal->output_length > IMAGE_TERMINAL_BYTES ||
+      !within_pages(decoder, terminal->offset, terminal->input_length + terminal->output_length) ||
+      image_terminal(image, terminal->index))
+    return malformed(decoder, "a terminal");
+  image->terminal_count++;
+  return 0;
+}
+
+static int
 decode_header(struct decoder *decoder, struct span value)
 {
   struct image_header *header = &decoder->image->header;
@@ -385,6 +415,8 @@ decode_record(struct decoder *decoder, uint16_t tag, struct span value)
     return decode_scheduling(decoder, value);
   case IMAGE_TAG_ZOMBIE:
     return decode_zombie(decoder, value);
+  case IMAGE_TAG_TERMINAL:
+    return decode_terminal(decoder, value);
   case IMAGE_TAG_LOCK:
     return decode_lock(decoder, value, &decoder->image->locks, &decoder->image->lock_count, false);
   case IMAGE_TAG_PROCESS_LOCK:
@@ -426,6 +458,40 @@ check_locks(struct decoder *decoder)
   for (uint32_t i = 0; i < decoder->image->lock_count; i++)
     if (!find_description(decoder->image, decoder->image->locks[i].description))
       return malformed(decoder, "a lock of no open file");
+  return 0;
+}
+
+/* A terminal that controls a session, which has one, can be taken by it. */
+static int
+check_control(struct decoder *decoder, uint32_t at)
+{
+  const struct image *image = decoder->image;
+  const struct image_terminal *terminal = &image->terminals[at];
+  const struct image_description *d = find_description(image, IMAGE_TERMINAL_IDS + terminal->index);
+
+  if (!terminal->session)
+    return 0;
+  if (!d || d->kind != IMAGE_TERMINAL || d->value[0] != terminal->index || d->value[1] != IMAGE_SLAVE)
+    return malformed(decoder, "a terminal that nobody can take");
+  for (uint32_t i = 0; i < at; i++)
+    if (image->terminals[i].session == terminal->session)
+      return malformed(decoder, "a session with two terminals");
+  return 0;
+}
+
+static int
+check_terminals(struct decoder *decoder)
+{
+  const struct image *image = decoder->image;
+
+  for (uint32_t i = 0; i < image->terminal_count; i++)
+    if (check_control(decoder, i) < 0)
+      return -1;
+  for (uint32_t i = 0; i < image->description_count; i++) {
+    const struct image_description *d = &image->descriptions[i];
+    if (d->kind == IMAGE_TERMINAL && d->value[1] != IMAGE_HUNG_UP && !image_terminal(image, d->value[0]))
+      return malformed(decoder, "an end of no terminal");
+  }
   return 0;
 }
 
@@ -482,14 +548,16 @@ check_whole(struct decoder *decoder)
       return -1;
     *end = p->run_count;
   }
-  return end_lists(decoder) < 0 || check_locks(decoder) < 0 ? -1 : check_pairs(decoder);
+  if (end_lists(decoder) < 0 || check_locks(decoder) < 0 || check_terminals(decoder) < 0)
+    return -1;
+  return check_pairs(decoder);
 }
 
 static bool
 is_of_files(uint16_t tag)
 {
   return tag == IMAGE_TAG_HEADER || tag == IMAGE_TAG_PROCESS || tag == IMAGE_TAG_DESCRIPTION ||
-         tag == IMAGE_TAG_EPOLL || tag == IMAGE_TAG_EXTENT || tag == IMAGE_TAG_LOCK;
+         tag == IMAGE_TAG_EPOLL || tag == IMAGE_TAG_EXTENT || tag == IMAGE_TAG_LOCK || tag == IMAGE_TAG_TERMINAL;
 }
 
 static int
@@ -546,6 +614,7 @@ image_free(struct image *image)
   free(image->processes);
   free(image->zombies);
   free(image->locks);
+  free(image->terminals);
   free(image->descriptions);
   free(image->contents);
   free(image->epolls);

@@ -10,7 +10,7 @@
 #include "arch/x86_64/registers.h"
 #include "wire.h"
 
-#define IMAGE_VERSION 5
+#define IMAGE_VERSION 6
 #define IMAGE_PROCESSES_MAX 1024 /* zombies too */
 #define IMAGE_THREADS_MAX 1024
 #define IMAGE_MAPPINGS_MAX 65000 /* vm.max_map_count is 65,530 */
@@ -18,6 +18,8 @@
 #define IMAGE_DESCRIPTORS_MAX 4096
 #define IMAGE_TIMERS_MAX 4096
 #define IMAGE_LOCKS_MAX 65536
+#define IMAGE_TERMINALS_MAX 1024 /* and the highest number of one */
+#define IMAGE_TERMINAL_BYTES (128u << 10) /* on their way in one, each way: the kernel holds up to 68 KiB */
 #define IMAGE_PAGE 4096
 
 enum image_tag {
@@ -38,6 +40,7 @@ enum image_tag {
   IMAGE_TAG_SCHEDULING = 16, /* of a thread for which it is not the ordinary one */
   IMAGE_TAG_LOCK = 18,      /* of an open file */
   IMAGE_TAG_PROCESS_LOCK = 19, /* of a file, by a descriptor of the process */
+  IMAGE_TAG_TERMINAL = 20,  /* a pseudo terminal, of which descriptions are the ends */
   IMAGE_TAG_ZOMBIE = 17,    /* of no process: it has ended, and its parent has not waited for it yet */
 };
 
@@ -66,6 +69,8 @@ struct image_process {
   uint32_t umask, personality;
   uint32_t thread_count;
   uint32_t subreaper; /* PR_SET_CHILD_SUBREAPER */
+  uint32_t terminal;  /* the number of its controlling terminal, and one; 0: none */
+  uint32_t zero;
   uint64_t rlimits[16][2];
   uint64_t itimers[3][4]; /* interval, value: seconds, microseconds */
   uint64_t asked_features; /* processor state that the process has asked for: ARCH_REQ_XCOMP_PERM */
@@ -142,6 +147,8 @@ struct image_mapping {
 #define IMAGE_FROZEN (UINT64_MAX - 1)
 /* Descriptions of shared memory without a descriptor have numbers from here on. */
 #define IMAGE_OBJECT_IDS (1u << 24)
+/* And those of terminals that control a session, by which its leader takes them. */
+#define IMAGE_TERMINAL_IDS (1u << 25)
 
 struct image_run {
   uint64_t address, length, offset; /* offset in the page file; IMAGE_GUARD: guard pages (MADV_GUARD_INSTALL) */
@@ -163,6 +170,7 @@ enum image_description_kind {
   IMAGE_TCP_RESET = 12, /* was connected: the child finds it reset */
   IMAGE_UDP = 13,
   IMAGE_UNIX_UNBOUND = 14,
+  IMAGE_TERMINAL = 16, /* value: number, enum image_terminal_end */
   IMAGE_DROPPED = 15, /* could not be carried: its numbers stand for nothing that can be used */
 };
 
@@ -176,6 +184,29 @@ struct image_description {
                         size; file type and device of a path */
   uint64_t content_length; /* pipes: unread bytes; socket pairs: messages, u32 length and bytes each */
   uint64_t content_offset; /* in the page file */
+};
+
+enum image_terminal_end {
+  IMAGE_MASTER = 0,
+  IMAGE_SLAVE = 1,
+  IMAGE_HUNG_UP = 2, /* a slave whose master is closed: of no terminal of the image */
+};
+
+enum image_terminal_flag {
+  IMAGE_TERMINAL_PACKETS = 1, /* TIOCPKT */
+  IMAGE_TERMINAL_STOPPED = 2, /* its output, by the character for that */
+  IMAGE_TERMINAL_HELD = 4, /* the same by tcflow(3) */
+};
+
+/* The bytes that are on their way, input first, are in the page file. Session and group: by their numbers inside. */
+struct image_terminal {
+  uint32_t index, flags;
+  int32_t session, foreground; /* 0: none */
+  uint32_t mode; /* permissions */
+  uint32_t input_flags, output_flags, control_flags, local_flags, input_speed, output_speed;
+  uint16_t rows, columns, width, height;
+  uint8_t line, characters[19];
+  uint64_t input_length, output_length, offset;
 };
 
 struct image_fd {
@@ -258,7 +289,8 @@ struct image {
   uint32_t process_count, description_count;
   struct image_zombie *zombies;
   struct image_lock *locks; /* of open files */
-  uint32_t zombie_count, lock_count;
+  struct image_terminal *terminals;
+  uint32_t zombie_count, lock_count, terminal_count;
   struct image_epoll *epolls;
   uint32_t *first_epoll; /* of each description; one more than there are descriptions */
   struct image_extent *extents;
@@ -272,5 +304,7 @@ int image_decode(struct span description, uint64_t page_bytes, struct image *ima
 int image_decode_files(struct span description, uint64_t page_bytes, struct image *image,
                        struct err *err) MUST_CHECK;
 void image_free(struct image *image);
+/* By its number, or NULL. */
+const struct image_terminal *image_terminal(const struct image *image, uint64_t index);
 
 #endif

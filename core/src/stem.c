@@ -643,6 +643,33 @@ build_locks(struct builder *b)
   b->args->lock_count = p->lock_count;
 }
 
+/* The leader of a session has its terminal, or nobody has. */
+static const struct image_terminal *
+session_terminal(const struct image *image, int32_t session)
+{
+  for (uint32_t i = 0; i < image->terminal_count; i++)
+    if (image->terminals[i].session == session)
+      return &image->terminals[i];
+  return NULL;
+}
+
+static void
+build_terminal(struct builder *b)
+{
+  const struct image *image = b->plan->image;
+  const struct image_process *p = &b->process->process;
+  const struct image_terminal *terminal = session_terminal(image, p->relations.session);
+
+  if (!terminal)
+    return;
+  b->args->terminal = description_index(image, IMAGE_TERMINAL_IDS + terminal->index);
+  b->args->foreground = terminal->foreground;
+  if (p->relations.session == p->relations.pid)
+    b->args->control_kind = PIE_TAKES;
+  else if (p->terminal != terminal->index + 1)
+    b->args->control_kind = PIE_GIVES_UP;
+}
+
 static void
 build_rest(struct builder *b)
 {
@@ -749,6 +776,7 @@ build_child(struct builder *b)
   build_signals(b);
   build_descriptors(b);
   build_locks(b);
+  build_terminal(b);
   build_late(b);
   build_rest(b);
   return 0;

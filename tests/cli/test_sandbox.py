@@ -111,9 +111,9 @@ def test_what_a_fork_cannot_carry_is_refused_or_left_out_and_told(ramet):
     made = ramet("fork", "worker", "--on-unsupported", "drop")
     assert made.returncode == 0
     assert made.stderr.startswith(b"ramet: left out: pid 2 s")
-    assert made.stderr.endswith(b": fd 7 is a terminal\n")
+    assert made.stderr.endswith(b": fd 7 is a terminal that nobody has opened yet\n")
     taken = ramet("snapshot", "create", "worker", "point", "--on-unsupported", "drop", "--json")
-    assert json.loads(taken.stdout)["dropped"][0].endswith("fd 7 is a terminal")
+    assert json.loads(taken.stdout)["dropped"][0].endswith("fd 7 is a terminal that nobody has opened yet")
     assert ramet("fork", "worker", "--on-unsupported", "ignore").returncode == 2
     assert ramet("fork", "--snapshot", "point", "--on-unsupported", "drop").returncode == 2
     assert ramet("snapshot", "rm", "point").returncode == 0

@@ -23,6 +23,8 @@ struct small_image {
   struct image_scheduling scheduling;
   struct image_zombie zombie;
   struct image_lock lock, process_lock;
+  struct image_terminal terminal;
+  struct image_description control;
 };
 
 static inline void
@@ -48,6 +50,10 @@ small_image_init(struct small_image *small)
   small->zombie = (struct image_zombie){.relations = {.pid = 3, .parent = 2, .group = 2, .session = 2}};
   small->lock = (struct image_lock){.kind = IMAGE_LOCK_WHOLE, .description = IMAGE_OBJECT_IDS};
   small->process_lock = (struct image_lock){.kind = IMAGE_LOCK_OF_PROCESS, .number = 3, .length = 1};
+  small->terminal = (struct image_terminal){
+      .index = 3, .session = 2, .foreground = 2, .mode = 0620, .input_length = 8, .output_length = 4};
+  small->control =
+      (struct image_description){.id = IMAGE_TERMINAL_IDS + 3, .kind = IMAGE_TERMINAL, .value = {3, IMAGE_SLAVE}};
   small->fd = (struct image_fd){.number = 3, .description = IMAGE_OBJECT_IDS};
 }
 
@@ -67,6 +73,8 @@ small_image_put(const struct small_image *small, struct writer *writer)
   put_bytes(writer, IMAGE_TAG_EXTENT, &small->extent, sizeof small->extent);
   put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->ends[0], sizeof small->ends[0]);
   put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->ends[1], sizeof small->ends[1]);
+  put_bytes(writer, IMAGE_TAG_TERMINAL, &small->terminal, sizeof small->terminal);
+  put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->control, sizeof small->control);
   put_bytes(writer, IMAGE_TAG_TIMER, &small->timer, sizeof small->timer);
   put_bytes(writer, IMAGE_TAG_SCHEDULING, &small->scheduling, sizeof small->scheduling);
   put_bytes(writer, IMAGE_TAG_FD, &small->fd, sizeof small->fd);

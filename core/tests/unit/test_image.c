@@ -46,7 +46,8 @@ what_was_written_is_read(void)
   CHECK(process->threads[0].tid == 2 && process->mappings[1].backing == IMAGE_SHARED);
   CHECK(process->first_run[0] == 0 && process->first_run[1] == 1 && process->first_run[2] == 1);
   CHECK(process->runs[0].address == 0x11000 && process->cwd.length == 1);
-  CHECK(image.description_count == 3 && image.first_extent[0] == 0 && image.first_extent[1] == 1);
+  CHECK(image.terminal_count == 1 && image_terminal(&image, 3) == image.terminals && !image_terminal(&image, 0));
+  CHECK(image.description_count == 4 && image.first_extent[0] == 0 && image.first_extent[1] == 1);
   CHECK(process->timer_count == 1 && process->timers[0].thread == 2 && process->scheduling_count == 1);
   CHECK(image.extents[0].offset == 0x1000 && image.first_epoll[1] == 0);
   image_free(&image);
@@ -90,6 +91,23 @@ locks_of_nothing_are_refused(void)
   CHECK(!WITH(process_lock.kind = IMAGE_LOCK_OF_FILE));
   CHECK(!WITH(process_lock.start = (uint64_t)1 << 63));
   CHECK(!WITH(process_lock.length = (uint64_t)INT64_MAX + 1));
+}
+
+static void
+terminals_that_nobody_can_take_or_that_hold_too_much_are_refused(void)
+{
+  CHECK(!WITH(terminal.index = 4));
+  CHECK(!WITH(terminal.index = IMAGE_TERMINALS_MAX));
+  CHECK(!WITH(terminal.mode = 04600));
+  CHECK(!WITH(terminal.session = -1));
+  CHECK(!WITH(terminal.input_length = IMAGE_TERMINAL_BYTES + 1));
+  CHECK(!WITH(terminal.output_length = UINT64_MAX));
+  CHECK(!WITH(terminal.offset = SMALL_PAGES - 11));
+  CHECK(WITH(terminal.offset = SMALL_PAGES - 12));
+  CHECK(!WITH(control.value[0] = 2));
+  CHECK(!WITH(control.value[1] = IMAGE_MASTER));
+  CHECK(!WITH(control.value[1] = IMAGE_HUNG_UP + 1));
+  CHECK(!WITH(control.id = 77));
 }
 
 static void
@@ -218,6 +236,7 @@ main(int argc, char **argv)
   RUN(timers_that_cannot_be_are_refused);
   RUN(scheduling_of_no_thread_is_refused);
   RUN(locks_of_nothing_are_refused);
+  RUN(terminals_that_nobody_can_take_or_that_hold_too_much_are_refused);
   RUN(pages_outside_their_mapping_or_their_file_are_refused);
   RUN(mappings_that_overlap_or_are_no_pages_are_refused);
   RUN(shared_memory_needs_an_object_that_is_there);

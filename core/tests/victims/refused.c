@@ -7,6 +7,7 @@
 #include <linux/seccomp.h>
 #include <mqueue.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/sem.h>
@@ -67,9 +68,17 @@ VICTIM(inotify, "fd 3 is inotify")
   await_go();
 }
 
-VICTIM(terminal, "fd 3 is a terminal")
+VICTIM(terminal_unopened, "fd 3 is a terminal that nobody has opened yet")
 {
   NEED(open("/dev/ptmx", O_RDWR | O_NOCTTY) == 3);
+  ready();
+  await_go();
+}
+
+VICTIM(terminal_exclusive, "fd 3 is a terminal in exclusive use")
+{
+  NEED(open("/dev/ptmx", O_RDWR | O_NOCTTY) == 3 && unlockpt(3) == 0 && open(ptsname(3), O_RDWR | O_NOCTTY) == 4);
+  NEED(ioctl(4, TIOCEXCL) == 0);
   ready();
   await_go();
 }

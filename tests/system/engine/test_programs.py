@@ -239,6 +239,77 @@ except sqlite3.OperationalError as error:
 wanted = ["database is locked", "(700,)", "(701,)", "ok", 167, "None", 702]
 print("OK" if state == wanted else state, flush=True)
 """
+TERMINAL = """
+import fcntl, os, pty, select, struct, sys, termios
+name, argv = sys.argv[1], sys.argv[2:]
+os.environ.update(TERM="vt100", PS1="> ", HOME="/tmp")
+pid, master = pty.fork()
+if pid == 0:
+    os.execv(argv[0], argv)
+heard = b""
+def hear(word):
+    global heard
+    while word.encode() not in heard:
+        if not select.select([master], [], [], 20)[0]:
+            raise SystemExit(f"no {word!r} in {heard!r}")
+        heard += os.read(master, 4096)
+    heard = heard.partition(word.encode())[2]
+def say(text, word):
+    os.write(master, text.encode())
+    return hear(word)
+def resize(rows):
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
+def prepare_bash():
+    hear("> ")
+    say("trap 'echo resized $(stty size)' WINCH; n=7; sleep 1000 &\\n", "[1]")
+    say("echo pre''pared\\n", "prepared")
+    hear("> ")
+    os.write(master, b"echo half")
+    hear("echo half")
+def check_bash():
+    say("-line $n $(tty)\\n", "half-line 7 /dev/pts/0")
+    say("jobs\\n", "Running")
+    resize(30)
+    say("\\n", "resized 30 80")
+    say("printf 'as''k: '; read -r word; echo got $word\\n", "ask: ")
+    say("typed\\n", "got typed")
+    say("sh -c 'echo be''gun; exec sleep 1000'\\n", "begun")
+    say("\\x03", "> ")
+    say("echo interrupted $?; kill %1; wait %1; echo ended $?\\n", "interrupted 130")
+    hear("ended 143")
+    say("exit 3\\n", "exit")
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+def prepare_python():
+    hear(">>> ")
+    say("import os, threading; x = 40\\n", ">>> ")
+    say("def f(n):\\n", "... ")
+    say("    return x +", "+")
+def check_python():
+    say(" n\\n", "... ")
+    say("\\n", ">>> ")
+    say("f(2), os.ttyname(0)\\n", "(42, '/dev/pts/0')")
+    say("import time\\n", ">>> ")
+    say("exec('print(chr(98) + str(1))\\\\nwhile 1: time.sleep(.01)')\\n", "b1")
+    say("\\x03", "KeyboardInterrupt")
+    say("exit(4)\\n", "exit(4)")
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+def prepare_vi():
+    hear("[New")
+    say("ione\\rtwo", "two")
+def check_vi():
+    resize(12)
+    say(" and more\\x1b", "more")
+    say(":wq\\r", "written")
+    os.waitpid(pid, 0)
+    return open("/tmp/text").read() == "one\\ntwo and more\\n"
+globals()["prepare_" + name]()
+print("READY", flush=True)
+sys.stdin.readline()
+try:
+    print("OK" if globals()["check_" + name]() else "wrong", flush=True)
+except (SystemExit, OSError) as error:
+    print(error, flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -290,3 +361,22 @@ def test_python_goes_on_with_its_child_processes_in_every_fork(engine: Engine, t
 @pytest.mark.parametrize("journal", ["delete", "wal"])
 def test_sqlite_ends_its_transaction_in_every_fork(engine: Engine, journal: str) -> None:
     check(engine, [_payloads.PYTHON, "-I", "-c", SQLITE, journal])
+
+
+@pytest.mark.parametrize(
+    "name, argv",
+    [
+        ("bash", ["bash", "--norc", "--noprofile", "-i"]),
+        ("python", [_payloads.PYTHON, "-I", "-i"]),
+        ("vi", ["vim.basic", "-u", "NONE", "/tmp/text"]),
+    ],
+    ids=["bash", "python", "vi"],
+)
+def test_a_program_in_a_terminal_of_its_parents_goes_on_in_every_fork(
+    engine: Engine, name: str, argv: list[str]
+) -> None:
+    """What is typed reaches it, its jobs and its size are its own, and what was half typed is not lost."""
+    path = shutil.which(argv[0], path="/usr/bin:/bin")
+    if path is None:
+        pytest.skip(f"there is no {argv[0]}")
+    check(engine, [_payloads.PYTHON, "-I", "-c", TERMINAL, name, path, *argv[1:]])

@@ -159,11 +159,11 @@ def test_a_descriptor_that_was_left_out_keeps_its_number_and_is_good_for_nothing
     source = engine.start(["/bin/sh", "-c", 'echo READY; while read -r line; do eval "$line"; done'])
     source.ready()
     source.ask("exec 7<> /dev/ptmx; echo done")
-    assert engine.refusal(source).endswith("fd 7 is a terminal")
+    assert engine.refusal(source).endswith("fd 7 is a terminal that nobody has opened yet")
     number, answer = engine.ask_snapshot(source, drop=True)
     snapshot = _engine.Snapshot(engine, number, answer.found)
     engine.snapshots.append(snapshot)
-    assert answer.found.text(p.TAG_DROPPED) == "pid 2 sh: fd 7 is a terminal\n"
+    assert answer.found.text(p.TAG_DROPPED) == "pid 2 sh: fd 7 is a terminal that nobody has opened yet\n"
     child = snapshot.fork()
     assert child.ask("(echo x >&7) 2> /dev/null || echo closed") == "closed"
     assert child.ask("[ -e /proc/self/fd/7 ] && echo there") == "there"

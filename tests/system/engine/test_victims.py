@@ -15,6 +15,7 @@ PROGRAMS = [
     "process",
     "descriptors",
     "channels",
+    "terminals",
     "trees",
 ]
 VICTIMS = [victim for program in PROGRAMS for victim in _engine.victims(program)]

@@ -180,7 +180,9 @@ def test_a_live_fork_names_the_terminal_that_it_cannot_carry_or_leaves_it_out_an
         assert (caught.value.pid, caught.value.process) == (held.pid, "sleep")
         assert "a terminal" in caught.value.what
         with made.fork(on_unsupported="drop") as child:
-            assert child.info.dropped == (f"pid {held.pid} sleep: fd 0 is a terminal",)
+            assert child.info.dropped == (
+                f"pid {held.pid} sleep: fd 0 is a terminal whose other end is outside",
+            )
             assert child.terminals.list() == ()
             with child.terminals.create("tty; echo fine") as own:
                 assert "fine" in own.wait(PATIENCE_S).stdout

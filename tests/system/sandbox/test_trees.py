@@ -39,13 +39,13 @@ def test_what_cannot_be_carried_is_left_out_when_that_is_asked_for_and_told(pyth
     with pytest.raises(ramet.InvalidRequest, match="on_unsupported"):
         python.fork(on_unsupported="ignore")
     with python.fork(on_unsupported="drop") as child:
-        assert child.info.dropped == (f"pid 2 python3: fd {fd} is a terminal",)
+        assert child.info.dropped == (f"pid 2 python3: fd {fd} is a terminal that nobody has opened yet",)
         assert ask(child, "x + 1") == "42"
         with child.fork() as grandchild:
             assert grandchild.info.dropped == child.info.dropped
     point = python.snapshot("without-terminal", on_unsupported="drop")
     try:
-        assert point.dropped == (f"pid 2 python3: fd {fd} is a terminal",)
+        assert point.dropped == (f"pid 2 python3: fd {fd} is a terminal that nobody has opened yet",)
         with ramet.Sandbox("without-terminal") as kept:
             assert ask(kept, "x + 1") == "42"
     finally:
