@@ -25,6 +25,7 @@ _OPTIONS = {
     "env": "--env",
     "cwd": "--cwd",
     "user": "--user",
+    "tools": "--tools",
     "detach_keys": "--detach-keys",
     "root": "--root",
     "stdin": "--stdin",

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 ROOTS_MAX = 16
 REFRESH_S = 30.0
 
-Key = tuple[str | None, "Python | None"]
+Key = tuple[str | None, "Python | None", tuple[str, ...]]
+"""A directory to use as root; else the interpreter to show, and further directories."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,9 +121,11 @@ class Definitions:
             p.DEFINE_FILTER, u32(p.TAG_FILTER, self.filter_number) + raw(p.TAG_BYTES, program)
         )
 
-    def known(self, directory: str | None, python: Python | None) -> Defined | None:
+    def known(
+        self, directory: str | None, python: Python | None, tools: tuple[str, ...] = ()
+    ) -> Defined | None:
         """The root in `directory`, or the default one for `python`, when it can be used at once."""
-        key = (directory, python)
+        key = (directory, python, tools)
         defined = self._roots.get(key)
         if defined is None:
             return None
@@ -136,12 +139,12 @@ class Definitions:
         self._roots.move_to_end(key)
         return defined
 
-    async def get(self, directory: str | None, python: Python | None) -> Defined:
+    async def get(self, directory: str | None, python: Python | None, tools: tuple[str, ...] = ()) -> Defined:
         """The same, told to core if need be. Raises InvalidRequest, IsolationError, DaemonLost."""
-        known = self.known(directory, python)
+        known = self.known(directory, python, tools)
         if known is not None:
             return known
-        key = (directory, python)
+        key = (directory, python, tools)
         making = self._making.get(key)
         if making is None:
             making = self._making[key] = asyncio.get_running_loop().create_future()
@@ -169,14 +172,14 @@ class Definitions:
             await self._tell(key, spec, None)
 
     def work_out(self, key: Key) -> RootSpec:
-        """The recipe for (root, python) as the host is now. Blocks. Raises InvalidRequest."""
-        root, python = key
+        """The recipe for a key as the host is now. Blocks. Raises InvalidRequest."""
+        root, python, tools = key
         if root is not None:
             return directory_root(root)
-        if python is None:
-            return default_root(private=self._host.private)
-        facts = InterpreterFacts(python.prefix, python.base_prefix, python.executable)
-        return default_root(facts, private=self._host.private)
+        facts = None
+        if python is not None:
+            facts = InterpreterFacts(python.prefix, python.base_prefix, python.executable)
+        return default_root(facts, private=self._host.private, tools=tools)
 
     async def _tell(self, key: Key, spec: RootSpec, before: tuple[int, ...] | None) -> Defined:
         number = await self.define_once(spec)

@@ -104,7 +104,7 @@ class Ground:
     def to_record(self) -> dict[str, Any]:
         """As JSON, without the recipe."""
         python = self.key and self.key[1]
-        key = self.key and [self.key[0], python and python.to_wire()]
+        key = self.key and [self.key[0], python and python.to_wire(), self.key[2]]
         environment, home = self.beginnings()
         if not self.fits_record():
             environment = {}
@@ -119,10 +119,10 @@ class Ground:
     @classmethod
     def from_record(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises ValueError, KeyError, TypeError, InvalidRequest."""
-        key = data["key"] and (data["key"][0], data["key"][1] and Python.from_wire(data["key"][1]))
+        told = data["key"]
         return cls(
             str(data["identity"]),
-            key,
+            told and (told[0], told[1] and Python.from_wire(told[1]), tuple(told[2])),
             data["ancestor"] and ParentRef(*data["ancestor"]),
             environment=check_environment(data.get("environment")),
             home=str(data.get("home", "/")),

@@ -127,6 +127,7 @@ def default_root(
     private: Iterable[str | os.PathLike[str]] = (),
     etc: HostEtc | None = None,
     others: bool | None = None,
+    tools: Iterable[str] = (),
 ) -> RootSpec:
     """The root of a sandbox that asked for none.
 
@@ -137,7 +138,13 @@ def default_root(
         etc: a stand-in for the host's /etc.
         others: whether the sandbox's ids own nothing on this host, so that only permissions for all count. By
             default as for this process: true for root, whose uid is never mapped.
+        tools: further directories to show, each at its own path, those with a ``bin`` in the search path.
+
+    Raises:
+        InvalidRequest: `field` is "tools".
     """
+    of_others = os.geteuid() == 0 if others is None else others
+    forbidden = tuple(os.path.realpath(os.fspath(path)) for path in private)
     tops = ["/usr", *(name for name in _MERGED if os.path.isdir(name) and not os.path.islink(name))]
     notes: list[str] = []
 
@@ -149,12 +156,20 @@ def default_root(
         placement = _place(
             interpreter,
             notes,
-            private=_private(private),
+            private=_private(forbidden),
             shown=shown,
-            others=os.geteuid() == 0 if others is None else others,
+            others=of_others,
         )
         if placement is not None:
             tops.extend(placement.directories)
+    programs = []
+    for tool in sorted({*map(os.path.realpath, tools)}):
+        _check_tool(tool, forbidden, others=of_others)
+        if not shown(tool):
+            # It holds what stands below it.
+            tops[:] = [top for top in tops if not top.startswith(f"{tool}/")] + [tool]
+        if os.path.isdir(f"{tool}/bin"):
+            programs.append(f"{tool}/bin")
 
     tree = Tree()
     for entry in _SKELETON:
@@ -180,11 +195,39 @@ def default_root(
         writable=True,
         # An interpreter can be upgraded in place, with no trace in the directories above it.
         identity=_identity(entries, binds, [os.path.realpath(placement.executable)] if placement else ()),
-        search_path=search_path,
+        search_path=(*programs, *search_path),
         python=python,
         environment=environment,
         notes=tuple(notes),
     )
+
+
+_NO_TOOLS = ("/dev", "/etc", "/proc", "/run", "/sys", "/var/run")
+_PLAIN = ("/media", "/mnt", "/opt", "/srv")
+
+
+def _check_tool(path: str, private: Iterable[str], *, others: bool) -> None:
+    """Refuse what may not be shown, or would stand in the way of what a root has of its own."""
+
+    def overlaps(other: str) -> bool:
+        return path == other or other.startswith(f"{path}/") or path.startswith(f"{other}/")
+
+    for entry in _SKELETON:
+        own = entry.path == path and path not in _PLAIN
+        if path == "/" or own or entry.path.startswith(f"{path}/"):
+            raise InvalidRequest.of("tools", f"{path} is a directory that every sandbox has of its own")
+    if any(path.startswith(f"{name}/") or path == name for name in _NO_TOOLS):
+        raise InvalidRequest.of("tools", f"{path} is about this host, and not shown in a sandbox")
+    if any(overlaps(other) for other in private):
+        raise InvalidRequest.of("tools", f"{path} has sockets or state of Ramet in it, or is in them")
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise InvalidRequest.of("tools", f"{path}: {error.strerror}", code="not_found") from None
+    if not stat.S_ISDIR(mode):
+        raise InvalidRequest.of("tools", f"{path} is not a directory")
+    if (mode & 0o005) != 0o005 if others else not os.access(path, os.R_OK | os.X_OK):
+        raise InvalidRequest.of("tools", f"{path} cannot be read by the user that a sandbox has")
 
 
 def directory_root(path: str | os.PathLike[str]) -> RootSpec:

@@ -169,12 +169,12 @@ class Sandboxes:
         self._check_name(request.name)
         run = request.run
         core = await self._cores.ensure()
-        root = await core.definitions.get(run.root, run.python)
+        root = await core.definitions.get(run.root, run.python, request.tools)
         origin = Origin(shown_command(run.argv), kernel=request.kernel, metadata=request.metadata)
         sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
         sandbox.ground = Ground(
             root.identity,
-            (run.root, run.python),
+            (run.root, run.python, request.tools),
             spec=root.spec,
             environment={**root.environment, **_for_all(run.env)},
             home=root.home,

@@ -82,6 +82,7 @@ class Image:
         return {
             **{name: getattr(self, name) for name in _KEPT},
             "limits": {spec.name: getattr(self.limits, spec.name) for spec in LIMITS},
+            "beginnings": self.ground.beginnings(),
         }
 
     def ground_of_children(self) -> Ground:
@@ -92,6 +93,7 @@ class Image:
     def of_saved(cls, core: Core, number: int, info: SnapshotInfo, spec: RootSpec) -> Image:
         """One that core has loaded from disk. Raises InvalidRequest for limits of another version."""
         kept = {name: info.metadata[name] for name in _KEPT}
+        environment, home = info.metadata["beginnings"]
         return cls(
             **{
                 **kept,
@@ -102,7 +104,7 @@ class Image:
             core=core,
             number=number,
             limits=Limits.of(info.metadata["limits"]),
-            ground=Ground(info.root, ancestor=info.parent, spec=spec),
+            ground=Ground(info.root, ancestor=info.parent, spec=spec, environment=environment, home=home),
             name=info.name,
             saved=info,
         )

@@ -109,6 +109,7 @@ class CreateRequest:
     `run` holds the command and where it runs; its limit ``wall`` does not count, `timeout` does: seconds
     until everything in the sandbox is killed, None for never. `ttl` is None unless the sandbox is detached.
     With `kernel` the command gets a channel. `held`: it stands, and its command waits for ``sandbox.begin``.
+    `tools` are directories of the host that are shown inside.
     """
 
     run: RunRequest
@@ -119,6 +120,7 @@ class CreateRequest:
     kernel: KernelRef | None = None
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     held: bool = False
+    tools: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -136,6 +138,7 @@ class CreateRequest:
         ttl: float | None = None,
         kernel: KernelRef | None = None,
         metadata: Mapping[str, str] | None = None,
+        tools: Sequence[Text] = (),
     ) -> Self:
         """The request for `command`. Raises InvalidRequest naming the argument at fault."""
         run = RunRequest.of(command, env=env, cwd=cwd, root=root, limits=limits, python=python)
@@ -150,6 +153,7 @@ class CreateRequest:
             _ttl(ttl, detach=detach),
             kernel,
             check_metadata(metadata),
+            tools=_tools(tools, run.root),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -163,18 +167,20 @@ class CreateRequest:
             kernel=self.kernel,
             metadata=self.metadata or None,
             held=self.held or None,
+            tools=self.tools or None,
         )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata", "held"))
+        only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata", "held", "tools"))
         run = data.get("run")
         if not isinstance(run, dict) or "streams" in run or "fault" in run:
             raise InvalidRequest.of("run", "must be an object that describes a command")
         name, detach = data.get("name"), flag(data.get("detach", False), "detach")
+        asked = RunRequest.from_wire(run)
         return cls(
-            RunRequest.from_wire(run),
+            asked,
             None if name is None else check_name(check_text(name, "name")),
             _timeout(data.get("timeout")),
             detach,
@@ -182,7 +188,25 @@ class CreateRequest:
             KernelRef.from_wire(data.get("kernel")),
             check_metadata(data.get("metadata")),
             flag(data.get("held", False), "held"),
+            _tools(data.get("tools", ()), asked.root),
         )
+
+
+TOOLS_MAX = 16
+
+
+def _tools(value: object, root: str | None) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequest.of("tools", "must be a list of directories")
+    paths = tuple([check_text(path, "tools") for path in value])
+    if len(paths) > TOOLS_MAX:
+        raise InvalidRequest.of("tools", f"are more than {TOOLS_MAX}", code="out_of_range")
+    for path in paths:
+        if not path.startswith("/"):
+            raise InvalidRequest.of("tools", f"{path[:80]!r} is not an absolute path", code="not_absolute")
+    if paths and root is not None:
+        raise InvalidRequest.of("tools", "are for the default root: a root of yours has its own")
+    return paths
 
 
 def _given(**values: object) -> dict[str, Any]:

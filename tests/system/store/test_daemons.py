@@ -54,6 +54,32 @@ def test_a_sandbox_that_the_next_daemon_took_over_can_be_kept(own, data):
         sandbox.close()
 
 
+def test_tools_variables_and_the_directory_of_commands_are_there_in_forks_and_snapshots(own, data, tmp_path):
+    tool = tmp_path / "tool"
+    (tool / "bin").mkdir(parents=True)
+    (tool / "bin/greet").write_text("#!/bin/sh\necho hello $WHOM\n")
+    for path in (tool, tool / "bin", tool / "bin/greet"):
+        path.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    options = {"tools": [tool], "env": {"WHOM": "world"}, "workspace": tmp_path / "work"}
+
+    def greeted(sandbox):
+        return sandbox.commands.run("greet; pwd").stdout
+
+    with own.client() as client, ramet.Sandbox(command=PYTHON, client=client, **options) as sandbox:
+        assert greeted(sandbox) == "hello world\n/workspace\n"
+        assert sandbox.commands.run(["touch", str(tool / "new")]).exit_code == 1
+        with sandbox.fork() as child:
+            assert greeted(child) == "hello world\n/workspace\n"
+        sandbox.snapshot("with-tools")
+        daemon = client.status().pid
+        client.shutdown()
+    wait_gone(daemon)
+    with own.client() as client, ramet.Sandbox("with-tools", client=client) as later:
+        assert greeted(later) == "hello world\n/workspace\n"
+    assert [path.name for path in tool.iterdir()] == ["bin"]
+
+
 def test_nothing_is_made_on_the_disk_by_who_keeps_no_snapshot(own, data):
     with own.client() as client:
         client.run("true")

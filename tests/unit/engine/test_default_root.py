@@ -19,6 +19,7 @@ from ramet.engine.root import (
     default_environment,
     default_root,
 )
+from ramet.errors import InvalidRequest
 from unit.engine import interpreters
 
 
@@ -402,3 +403,38 @@ def test_links_through_etc_lead_somewhere_inside(inside):
     if not os.path.lexists("/etc/alternatives/awk"):
         pytest.skip("awk is not chosen by /etc/alternatives here")
     assert inside("awk", "BEGIN { print 6 * 7 }") == "42\n"
+
+
+# --- tools
+
+
+def test_tools_are_shown_read_only_and_first_in_the_path(tmp_path):
+    (tmp_path / "tool/bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "tool")
+    spec = default_root(tools=[str(tmp_path / "link"), str(tmp_path / "tool"), "/usr/share"], others=False)
+    (bind,) = [bind for bind in spec.binds if bind.target in own_targets(spec)]
+    assert (bind.target, bind.read_only) == (str(tmp_path / "tool"), True)
+    assert spec.search_path[0] == f"{tmp_path}/tool/bin"
+    assert spec.identity != default_root().identity
+
+
+def test_a_tool_takes_the_place_of_what_lies_in_it(tmp_path):
+    (tmp_path / "tools/inner").mkdir(parents=True)
+    spec = default_root(tools=[str(tmp_path / "tools/inner"), str(tmp_path / "tools")], others=False)
+    assert own_targets(spec) == [str(tmp_path / "tools")]
+
+
+@pytest.mark.parametrize("path", ["/", "/home", "/tmp", "/var", "/etc/ssl", "/proc/self", "/run/user"])
+def test_what_a_sandbox_has_of_its_own_is_no_tool(path):
+    with pytest.raises(InvalidRequest) as caught:
+        default_root(tools=[path])
+    assert caught.value.field == "tools"
+
+
+def test_what_is_private_missing_or_cannot_be_read_is_no_tool(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o700)
+    (tmp_path / "file").touch()
+    for path, private in (("closed", ()), ("file", ()), ("none", ()), ("", (tmp_path / "closed",))):
+        with pytest.raises(InvalidRequest) as caught:
+            default_root(tools=[str(tmp_path / path)], private=private, others=True)
+        assert caught.value.field == "tools"

@@ -51,6 +51,11 @@ def create(
     workspace: str | None = typer.Option(
         None, metavar="DIRECTORY", help="A directory of this host to copy to /workspace, and to start in."
     ),
+    tools: list[str] = typer.Option(
+        [],
+        metavar="DIRECTORY",
+        help="A directory of this host to show inside, read-only, at its own path. May be repeated.",
+    ),
     memory: str | None = limit_option("memory"),
     cpus: str | None = limit_option("cpus"),
     pids: str | None = limit_option("processes"),
@@ -87,6 +92,7 @@ def create(
         "cwd": cwd,
         "root": root,
         "workspace": workspace,
+        "tools": tools,
         "name": name,
         "ttl": ttl,
     }

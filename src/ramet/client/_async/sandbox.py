@@ -109,6 +109,7 @@ class AsyncSandbox(Opening):
         metadata: Mapping[str, str] | None = None,
         python: Python | None = None,
         workspace: str | PathLike[str] | None = None,
+        tools: Sequence[str | PathLike[str]] = (),
         client: AsyncClient | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -135,6 +136,8 @@ class AsyncSandbox(Opening):
             python: the interpreter of the host that the default root shows; by default this one.
             workspace: a directory of the host that is copied to ``/workspace`` before anything starts, where
                 the command, and further ones, then begin. Nothing goes back but by `export`.
+            tools: further directories of the host to show in the default root, read-only, each at its own
+                path. Their ``bin`` directories come first in PATH.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -170,12 +173,13 @@ class AsyncSandbox(Opening):
                 name=name,
                 detach=detach,
                 ttl=ttl,
+                tools=[absolute(path) or "" for path in tools],
             )
             self._output = request.run.limits.output
             self._request = dataclasses.replace(request, held=workspace is not None)
         else:
             own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
-            for field, value in own.items():
+            for field, value in {**own, "tools": tools or None}.items():
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
             self._request = ForkRequest.of(

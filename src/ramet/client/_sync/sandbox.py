@@ -110,6 +110,7 @@ class Sandbox(Opening):
         metadata: Mapping[str, str] | None = None,
         python: Python | None = None,
         workspace: str | PathLike[str] | None = None,
+        tools: Sequence[str | PathLike[str]] = (),
         client: Client | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -136,6 +137,8 @@ class Sandbox(Opening):
             python: the interpreter of the host that the default root shows; by default this one.
             workspace: a directory of the host that is copied to ``/workspace`` before anything starts, where
                 the command, and further ones, then begin. Nothing goes back but by `export`.
+            tools: further directories of the host to show in the default root, read-only, each at its own
+                path. Their ``bin`` directories come first in PATH.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -171,12 +174,13 @@ class Sandbox(Opening):
                 name=name,
                 detach=detach,
                 ttl=ttl,
+                tools=[absolute(path) or "" for path in tools],
             )
             self._output = request.run.limits.output
             self._request = dataclasses.replace(request, held=workspace is not None)
         else:
             own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
-            for field, value in own.items():
+            for field, value in {**own, "tools": tools or None}.items():
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
             self._request = ForkRequest.of(
