@@ -19,6 +19,7 @@ from ramet.errors import DaemonLost
 PATIENCE_S = 60.0
 ALICE, ALICE_RUNS, ALICE_READS = "alice-token-0123456789", "alice-runs-0123456789", "alice-reads-0123456789"
 BOB = "bob-token-0123456789abc"
+BUSY = "busy-token-0123456789"
 TOKENS = f"""
 [tenants.alice]
 tokens = [
@@ -30,13 +31,16 @@ tokens = [
 sandboxes = 2
 snapshots = 1
 tokens = [{{ token = "{BOB}" }}]
+[tenants.busy]
+requests_per_second = 3
+tokens = [{{ token = "{BUSY}" }}]
 """
 
 
 class Server:
     """A running `ramet serve`."""
 
-    def __init__(self, home: Path, *options: str, tokens: str | None = TOKENS, port: int = 0) -> None:
+    def __init__(self, home: Path, *options: str, tokens: str | None = TOKENS) -> None:
         self.home = home
         self.data = home / "srv"
         self.token_file = home / "tokens"
@@ -45,7 +49,6 @@ class Server:
         if tokens is not None:
             self.write_tokens(tokens)
             self.options += ["--token-file", str(self.token_file)]
-        self.start(port)
 
     def write_tokens(self, text: str) -> None:
         """Replace the token file, as one rotates tokens."""
@@ -54,11 +57,11 @@ class Server:
         beside.chmod(0o600)
         beside.rename(self.token_file)
 
-    def start(self, port: int = 0) -> None:
+    def start(self) -> "Server":
         """Start it, and return when it listens."""
         program = "from ramet.cli.main import main; main()"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, "serve", "--port", str(port), *self.options],
+            [sys.executable, "-c", program, "serve", "--port", "0", *self.options],
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
         )
@@ -67,10 +70,11 @@ class Server:
         for line in self.process.stderr:
             self.log.append(line.decode())
             if b'"serving"' in line:
-                self.port = int(json.loads(line)["at"][0].rpartition(":")[2]) if b"127.0.0.1" in line else 0
-                break
-        else:
-            raise AssertionError("it did not start: " + "".join(self.log))
+                self.port = int(json.loads(line)["at"][0].rpartition(":")[2])
+                return self
+        self.process.wait(PATIENCE_S)
+        self.process.stderr.close()
+        raise AssertionError("it did not start: " + "".join(self.log))
 
     @property
     def url(self) -> str:
@@ -99,13 +103,14 @@ class Server:
         """End it with all that it has."""
         if self.process.poll() is None:
             self.stop()
-        for tenant in (self.data / "tenants").glob("*/run"):
-            with suppress(DaemonLost), Client(str(tenant), start=False) as client:
-                pid = client.shutdown().pid
-                with suppress(ProcessLookupError):
-                    handle = os.pidfd_open(pid)
-                    os.close(handle)
-                    wait_gone(pid)
+        end_tenants(self.data)
+
+
+def end_tenants(data: Path) -> None:
+    """End the daemons below a server's directory."""
+    for tenant in (data / "tenants").glob("*/run"):
+        with suppress(DaemonLost), Client(str(tenant), start=False) as client:
+            wait_gone(client.shutdown().pid)
 
 
 def wait_gone(pid: int) -> None:
@@ -127,13 +132,11 @@ def running(*options: str, tokens: str | None = TOKENS) -> Iterator[Server]:
     """A server for the time of a `with` block."""
     # Under /tmp, as the path of a unix socket has at most 107 bytes.
     home = Path(tempfile.mkdtemp(prefix="ramet-srv-", dir="/tmp"))
-    server = None
+    server = Server(home, *options, tokens=tokens)
     try:
-        server = Server(home, *options, tokens=tokens)
-        yield server
+        yield server.start()
     finally:
-        if server is not None:
-            server.end()
+        server.end()
         shutil.rmtree(home)
 
 

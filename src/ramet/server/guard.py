@@ -22,7 +22,8 @@ from ramet.server.tenants import Tenants, new_id
 from ramet.server.tokens import NOBODY, Identity, Tokens
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from fastapi import FastAPI
+    from starlette.types import Message, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
 LARGE_BODIES = "/files/content"
@@ -103,7 +104,7 @@ class Guard:
     """The outermost application."""
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, tenants: Tenants, tokens: Tokens | None, audit: Audit
+        self, app: FastAPI, settings: Settings, tenants: Tenants, tokens: Tokens | None, audit: Audit
     ) -> None:
         self._app = app
         self._settings = settings
@@ -112,6 +113,11 @@ class Guard:
         self._audit = audit
         self._buckets: dict[str, Bucket] = {}
         self.counts = Counts()
+
+    def description(self) -> dict[str, Any]:
+        """What the application answers, as OpenAPI."""
+        described: dict[str, Any] = self._app.openapi()
+        return described
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's request."""

@@ -50,7 +50,9 @@ def test_one_line_is_the_token_of_one_tenant_who_may_do_everything(tmp_path: Pat
 
 def test_tokens_belong_to_tenants_with_scopes_and_quotas(tmp_path: Path) -> None:
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
-    text = f'[tenants.a]\nsandboxes = 3\ntokens = [{{ sha256 = "{digest}", scopes = ["read"], name = "ci" }}]\n'
+    text = (
+        f'[tenants.a]\nsandboxes = 3\ntokens = [{{ sha256 = "{digest}", scopes = ["read"], name = "ci" }}]\n'
+    )
     identity = Tokens(str(file(tmp_path / "t", text))).identify(TOKEN)
     assert identity is not None
     assert (identity.tenant, identity.token, identity.quota.sandboxes) == ("a", "ci", 3)

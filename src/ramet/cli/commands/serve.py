@@ -34,6 +34,8 @@ def serve(
     ),
     branch_concurrency: int = typer.Option(4, "--branch-concurrency", help="Snapshots at once, per tenant."),
     connections: int = typer.Option(4096, "--connections", help="Connections at once."),
+    head_timeout: float = typer.Option(10.0, "--head-timeout", help="Seconds for a request's head."),
+    body_timeout: float = typer.Option(30.0, "--body-timeout", help="Seconds for the next piece of a body."),
     stop_timeout: float = typer.Option(
         30.0, "--stop-timeout", help="Seconds that a stop waits for requests."
     ),
@@ -62,6 +64,8 @@ def serve(
             roots=tuple([os.path.realpath(one) for one in allow_root]),
             branches=branch_concurrency,
             connections=connections,
+            head_s=head_timeout,
+            body_s=body_timeout,
             stop_s=stop_timeout,
         )
     )

@@ -104,10 +104,19 @@ async def feed(
         if data := await request.body():
             await command.send(data, timeout)
         if eof:
-            await command.close_stdin()
+            await _end_input(command)
     finally:
         command.close()
     return Response(status_code=204)
+
+
+async def _end_input(command: AsyncCommand) -> None:
+    try:
+        await command.close_stdin()
+    except RametError as error:
+        # It has ended meanwhile of what it read, and so has its input.
+        if error.code != "stdin_closed":
+            raise
 
 
 # --- streams ----------------------------------------------------------------------------------------------
@@ -153,7 +162,7 @@ async def _events(
                 if event is None:
                     yield ": nothing yet\n\n"
                     continue
-                kind = event["type"]
+                kind = event["event"]
                 yield f"event: {kind}\nid: {event['cursor']}\ndata: {json.dumps(event)}\n\n"
     finally:
         streaming.__exit__(None, None, None)
@@ -170,20 +179,20 @@ async def told(command: AsyncCommand) -> AsyncGenerator[dict[str, Any]]:
         try:
             async with contextlib.aclosing(_pieces(command)) as pieces:
                 async for name, data in pieces:
-                    yield {"type": name, "data": base64.b64encode(data).decode(), "cursor": at()}
+                    yield {"event": name, "data": base64.b64encode(data).decode(), "cursor": at()}
             break
         except RametError as error:
             if error.code != "output_left_out":
-                yield {"type": "error", "cursor": at(), **body_of(error)}
+                yield {"event": "error", "cursor": at(), **body_of(error)}
                 return
-            yield {"type": "gap", "cursor": at(), **body_of(error)}
+            yield {"event": "gap", "cursor": at(), **body_of(error)}
     try:
         result = await command.wait(60)
     except RametError as error:
-        yield {"type": "error", "cursor": at(), **body_of(error)}
+        yield {"event": "error", "cursor": at(), **body_of(error)}
         return
     end = {name: value for name, value in result.to_dict().items() if name not in {"stdout", "stderr"}}
-    yield {"type": "exit", "cursor": at(), **end}
+    yield {"event": "exit", "cursor": at(), **end}
 
 
 async def _pieces(command: AsyncCommand) -> AsyncGenerator[tuple[str, bytes]]:
@@ -251,10 +260,10 @@ async def _read_all(websocket: WebSocket, command: AsyncCommand) -> None:
         except (WebSocketDisconnect, KeyError, RuntimeError):
             return
         except RametError as error:
-            await websocket.send_json({"type": "error", **body_of(error)})
+            await websocket.send_json({"event": "error", **body_of(error)})
         except ValueError as error:
             told_error = InvalidRequest("malformed", f"not what a message is: {error}")
-            await websocket.send_json({"type": "error", **body_of(told_error)})
+            await websocket.send_json({"event": "error", **body_of(told_error)})
 
 
 async def _obey(message: Any, command: AsyncCommand) -> None:
@@ -266,7 +275,7 @@ async def _obey(message: Any, command: AsyncCommand) -> None:
             raise InvalidRequest.of("stdin", "must be base64")
         await command.send(base64.b64decode(data, validate=True))
     if message.get("eof"):
-        await command.close_stdin()
+        await _end_input(command)
     if (number := message.get("signal")) is not None:
         await command.send_signal(number)
     if message.get("kill"):
