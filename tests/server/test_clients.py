@@ -71,13 +71,13 @@ def test_forkds_sandbox_speaks_to_a_guest_port(server: Server) -> None:
             sandbox.eval("1/0")
         told(api.delete(place), 204)
     host, _, port = address.rpartition(":")
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))
 
 
 MCP_TOOLS = {
-    "list_snapshots", "spawn_sandboxes", "list_sandboxes", "branch_sandbox", "create_snapshot", "exec_command",
-    "eval_code", "wait_for_text", "get_sandbox", "ping_sandbox", "kill_sandbox",
+    "list_snapshots", "spawn_sandboxes", "list_sandboxes", "branch_sandbox", "create_snapshot",
+    "exec_command", "eval_code", "wait_for_text", "get_sandbox", "ping_sandbox", "kill_sandbox",
 }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def test_requests_made_up_from_the_description_are_answered_as_it_says(
 
         @hypothesis.given(case=operation.as_strategy())
         @hypothesis.settings(
-            max_examples=4, database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+            max_examples=2, database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
         )
         def check(case: object) -> None:
             for name in case.path_parameters or {}:

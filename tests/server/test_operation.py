@@ -1,4 +1,4 @@
-"""A server in hostile hands, and its end: slow and large requests, clients that go, restarts, refusals to start."""
+"""A server in hostile hands, and its end: slow and large requests, clients that go, restarts, refusals."""
 
 import json
 import os

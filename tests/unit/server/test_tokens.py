@@ -20,7 +20,8 @@ def file(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "# nothing\n", "short", "x" * 40, "REPLACE_ME_with_a_secret", "CHANGE_ME_0123456789", "a" * 2000 + "bcd",
+        "", "# nothing\n", "short", "x" * 40, "REPLACE_ME_with_a_secret", "CHANGE_ME_0123456789",
+        "a" * 2000 + "bcd",
         "two words 0123456789 abc", "[tenants]", "[tenants.a]", "[tenants.a]\ntokens = []", "[other]\na = 1",
         '[tenants."../x"]\ntokens = [{ token = "a-token-0123456789" }]',
         '[tenants.a]\nsandboxes = -1\ntokens = [{ token = "a-token-0123456789" }]',
