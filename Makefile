@@ -43,6 +43,7 @@ $(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
 $(PYTHON) scripts/unasync.py --check
 $(PYTHON) scripts/gen_protocol.py --check
 $(PYTHON) scripts/gen_syscalls.py --check
+$(PYTHON) scripts/gen_openapi.py --check
 $(BIN)/codespell
 endef
 check: export STEPS = $(CHECKS)
@@ -56,6 +57,7 @@ tidy: test-core ## clang-tidy over core; slow, so not part of check
 fix: $(READY) ## format, sort, regenerate
 	$(PYTHON) scripts/gen_protocol.py
 	$(PYTHON) scripts/gen_syscalls.py
+	$(PYTHON) scripts/gen_openapi.py
 	$(PYTHON) scripts/unasync.py
 	$(PYTHON) -m ruff check --fix
 	$(PYTHON) -m ruff format

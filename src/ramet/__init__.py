@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ramet.client import snapshots as snapshots
     from ramet.client import status as status
     from ramet.client import templates as templates
+    from ramet.client.forkbox import Forkbox as Forkbox
     from ramet.errors import CodeFailed as CodeFailed
     from ramet.errors import CommandFailed as CommandFailed
     from ramet.errors import DaemonError as DaemonError
@@ -131,6 +132,7 @@ _HOME = {
         "ramet.errors",
     ),
     "CommandInfo": "ramet.models.commands",
+    "Forkbox": "ramet.client.forkbox",
     **dict.fromkeys(("Change", "FileEvent", "FileInfo"), "ramet.models.files"),
     "Limits": "ramet.models.limits",
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),

@@ -24,6 +24,7 @@ from ramet.cli.commands import (
     root,
     run,
     sandbox,
+    serve,
     shell,
     snapshot,
     template,
@@ -64,6 +65,8 @@ app.command("status", cls=Command)(daemon.status)
 app.add_typer(daemon_app, name="daemon")
 app.add_typer(root_app, name="root")
 app.command("bench", cls=Command)(bench.bench)
+# Its options are converted: it imports far more than that takes.
+app.command("serve")(serve.serve)
 app.command("version", cls=Command)(version.version)
 daemon_app.command("start", cls=Command)(daemon.start)
 daemon_app.command("stop", cls=Command)(daemon.stop)

@@ -46,8 +46,10 @@ def absolute(path: str | os.PathLike[str] | None) -> str | os.PathLike[str] | No
     return os.path.abspath(path) if path and isinstance(path, (str, bytes, os.PathLike)) else path
 
 
-def start_daemon(place: str) -> socket.socket:
+def start_daemon(place: str, data: str | None = None) -> socket.socket:
     """A connection to a daemon started now, or by another client meanwhile. Blocks until it serves.
+
+    `data` is where it keeps snapshots, by default the user's own place.
 
     Raises:
         DaemonStartError: it does not start; the message ends with the tail of its log.
@@ -57,7 +59,7 @@ def start_daemon(place: str) -> socket.socket:
         sock = connect(place)
         if sock is not None:
             return sock
-        _launch(place)
+        _launch(place, data)
         sock = connect(place)
     if sock is None:
         raise DaemonStartError("daemon_start_failed", f"the daemon ended at once{_log_tail(place)}")
@@ -91,7 +93,7 @@ def _only_one(place: str) -> Iterator[None]:
         os.close(directory)
 
 
-def _launch(place: str) -> None:
+def _launch(place: str, data: str | None) -> None:
     """Start the daemon and wait for its word: nothing when it serves, or the error that kept it from it."""
     if not sys.executable:
         raise DaemonStartError("daemon_start_failed", "this program does not know its Python interpreter")
@@ -103,6 +105,8 @@ def _launch(place: str) -> None:
     try:
         # -P: the directory of the program must not be a place to import from.
         argv = [sys.executable, "-P", program, "--runtime-dir", place, "--ready", str(theirs)]
+        if data is not None:
+            argv += ["--data", data]
         try:
             pid = _spawn(argv, theirs, log)
         except OSError as error:

@@ -37,12 +37,13 @@ def main() -> None:
     parser.add_argument(
         "--idle", type=float, metavar="S", help="end after so many idle seconds (default: 900)"
     )
+    parser.add_argument("--data", metavar="DIR", help="where snapshots are; by default the user's own place")
     options = parser.parse_args()
     if options.ready is not None:
         detach(options.ready)
     from ramet.daemon.lifespan import serve
 
-    sys.exit(serve(options.runtime_dir, ready=options.ready, idle_s=options.idle))
+    sys.exit(serve(options.runtime_dir, ready=options.ready, idle_s=options.idle, data=options.data))
 
 
 def detach(ready: int) -> None:

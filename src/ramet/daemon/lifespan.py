@@ -60,8 +60,13 @@ class Starter:
             os.close(descriptor)
 
 
-def serve(runtime_dir: str | None, *, ready: int | None, idle_s: float | None) -> int:
-    """Serve until idle, asked or signalled to end. The exit code: 0, or 1 after an error."""
+def serve(
+    runtime_dir: str | None, *, ready: int | None, idle_s: float | None, data: str | None = None
+) -> int:
+    """Serve until idle, asked or signalled to end. The exit code: 0, or 1 after an error.
+
+    `data` is where snapshots are kept, by default where the environment says.
+    """
     starter = Starter(ready)
     try:
         place = runtime_dir or runtime_path()
@@ -77,7 +82,8 @@ def serve(runtime_dir: str | None, *, ready: int | None, idle_s: float | None) -
                 log,
                 int(grace * 1000),
                 _pool(),
-                (place,),
+                (place,) if data is None else (place, data),
+                data=data,
                 snapshot_memory=_snapshot_memory(),
                 memory_reserve=_memory_reserve(),
                 place=_cgroups(),

@@ -350,14 +350,19 @@ class Sandboxes:
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """Keep the state of a sandbox under a name. Raises as `fork` does."""
         sandbox = await self.find(request.sandbox)
-        async with self.snapshots.reserved(request.name):
+        async with contextlib.AsyncExitStack() as reserved:
+            await reserved.enter_async_context(self.snapshots.reserved(request.name))
             sandbox.attach()
             try:
                 image = await self._capture(sandbox, request.on_unsupported)
             finally:
                 sandbox.leave()
             image.notes = request.metadata
-            return await self.snapshots.keep(request.name, image)
+            if request.wait:
+                return await self.snapshots.keep(request.name, image)
+            pending = self.snapshots.writing(request.name, image)
+            self._cores.spawn(self.snapshots.keep_later(request.name, image, reserved.pop_all()))
+            return pending
 
     async def _capture(
         self,
@@ -559,7 +564,7 @@ class Sandboxes:
             return
         held: list[int] = []
         try:
-            for descriptor in channel.ours[:3]:
+            for descriptor in channel.ours:
                 held.append(os.dup(descriptor))  # noqa: PERF401  what was made before an error is closed
         except OSError as error:
             close_all(held)

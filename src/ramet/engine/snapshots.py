@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ramet.engine.durable import Archive, Ground
-from ramet.errors import DaemonLost, InvalidRequest
+from ramet.errors import DaemonLost, InvalidRequest, RametError
 from ramet.models.limits import LIMITS, Limits
 from ramet.models.sandboxes import KernelRef, Snapshot
 from ramet.native import _protocol as p
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ramet.engine.cores import Core
     from ramet.engine.root import RootSpec
     from ramet.store import SnapshotInfo
+
+FAILED_S = 600.0
+"""How long a snapshot is told of that could not be written, when nobody waited for that."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -149,12 +152,13 @@ class Snapshots:
         self._ensure = ensure
         self._images: dict[str, Image] = {}
         self._taken: set[str] = set()
+        self._writing: dict[str, Snapshot] = {}
         self._busy: dict[str, asyncio.Lock] = {}
 
     @contextlib.asynccontextmanager
     async def reserved(self, name: str) -> AsyncIterator[None]:
         """Hold a name while its snapshot is being taken. Raises InvalidRequest."""
-        if name in self._taken or await self._archive.has(name):
+        if self._is_writing(name) or name in self._taken or await self._archive.has(name):
             raise InvalidRequest.of(
                 "name", f"there is a snapshot {name!r} already", code="name_taken",
                 hint="take another name, or remove that snapshot",
@@ -178,11 +182,61 @@ class Snapshots:
         self._images[name] = image
         return told(image.saved)
 
+    def writing(self, name: str, image: Image) -> Snapshot:
+        """What is told of an image that `keep_later` is about to write."""
+        pending = self._writing[name] = Snapshot(
+            name=name,
+            sandbox=image.parent,
+            created=image.created,
+            pause_ms=image.pause_ms,
+            memory_bytes=image.memory_bytes,
+            file_bytes=image.file_bytes,
+            processes=image.processes,
+            capture_ms=image.capture_ms,
+            stem_ms=image.stem_ms,
+            by_twin=image.by_twin,
+            dropped=image.left_out,
+            kernel=image.kernel,
+            metadata=image.notes,
+            status="writing",
+        )
+        return pending
+
+    async def keep_later(
+        self, name: str, image: Image, reserved: contextlib.AsyncExitStack[bool | None]
+    ) -> None:
+        """As `keep`, whose failure is remembered for who lists. Takes `reserved`, the hold on the name."""
+        async with reserved:
+            try:
+                await self.keep(name, image)
+                del self._writing[name]
+            except (RametError, OSError) as error:
+                why = error.message if isinstance(error, RametError) else str(error)
+                failed = dataclasses.replace(self._writing[name], status="failed", damage=why)
+                self._writing[name] = failed
+                asyncio.get_running_loop().call_later(FAILED_S, self._forget_failed, name, failed)
+
+    def _forget_failed(self, name: str, failed: Snapshot) -> None:
+        if self._writing.get(name) is failed:
+            del self._writing[name]
+
+    def _is_writing(self, name: str) -> bool:
+        pending = self._writing.get(name)
+        return pending is not None and pending.status == "writing"
+
+    def _check_written(self, name: str) -> None:
+        if self._is_writing(name):
+            raise InvalidRequest.of(
+                "snapshot", f"{name!r} is being written to disk", code="snapshot_writing",
+                hint="it is ready when its status says so",
+            )  # fmt: skip
+
     async def find(self, name: str) -> Image:
         """The image of that name, loaded into core if need be.
 
         Raises InvalidRequest naming ``snapshot``, SnapshotError, and what core answers.
         """
+        self._check_written(name)
         known = self._images.get(name)
         if known is not None and known.core.alive:
             return known
@@ -201,6 +255,10 @@ class Snapshots:
 
     async def remove(self, name: str) -> Snapshot:
         """Take it away; what was forked from it goes on. Raises InvalidRequest, SnapshotError."""
+        self._check_written(name)
+        failed = self._writing.pop(name, None)
+        if failed is not None and not await self._archive.has(name):
+            return failed
         async with self._alone(name):
             info = await self._archive.remove(name)
             image = self._images.pop(name, None)
@@ -210,7 +268,13 @@ class Snapshots:
 
     async def all_told(self) -> tuple[Snapshot, ...]:
         """All of them, by name. Raises SnapshotError."""
-        return tuple([told(info) for info in await self._archive.saved()])
+        before = dict(self._writing)
+        saved = {info.name: told(info) for info in await self._archive.saved()}
+        for name, pending in before.items():
+            # One that was written meanwhile may have been missed by either look.
+            if name in self._writing or name not in saved:
+                saved[name] = self._writing.get(name, pending)
+        return tuple([saved[name] for name in sorted(saved)])
 
     def core_lost(self, core: Core) -> None:
         """What that core had in memory is gone; the disk still has it."""

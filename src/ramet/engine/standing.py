@@ -244,7 +244,10 @@ class Sandbox:
     # --- who has it ---------------------------------------------------------------------------------------
 
     def hold(self, ends: list[int]) -> None:
-        """Takes `ends`: near ends of a detached sandbox's streams, for the time after its owner."""
+        """Takes `ends`: near ends of a detached sandbox's streams, for the time after its owner.
+
+        A kernel's channel is among them: without it the kernel would end with its owner.
+        """
         self._ends = ends
 
     def attach(self) -> None:
@@ -277,7 +280,7 @@ class Sandbox:
         """
         if self._drain is None or self.end is not None:
             return []
-        self._ends += self._drain.release()
+        self._ends[1:1] = self._drain.release()
         self._drain = None
         try:
             return [os.dup(descriptor) for descriptor in self._ends]
@@ -287,9 +290,9 @@ class Sandbox:
 
     def take_back(self) -> None:
         """Nobody has its streams any more: what it writes is read and dropped."""
-        if self.ttl is not None and self.end is None and len(self._ends) == 3:
-            self._drain = Drain(self._ends[1:])
-            self._ends = self._ends[:1]
+        if self.ttl is not None and self.end is None and len(self._ends) >= 3:
+            self._drain = Drain(self._ends[1:3])
+            del self._ends[1:3]
 
     def _expire(self) -> None:
         self.kill(f"nobody asked for it in {self.ttl:g} s")

@@ -452,12 +452,16 @@ def _refuse_limit(name: object) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """Keep the state of `sandbox` under `name`."""
+    """Keep the state of `sandbox` under `name`.
+
+    Without `wait` the answer comes as soon as the state is taken; it is written to disk after that.
+    """
 
     sandbox: str
     name: str
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     on_unsupported: OnUnsupported = "refuse"
+    wait: bool = True
 
     @classmethod
     def of(
@@ -466,6 +470,8 @@ class SnapshotRequest:
         name: str,
         metadata: Mapping[str, Any] | None = None,
         on_unsupported: object = "refuse",
+        *,
+        wait: object = True,
     ) -> Self:
         """The checked request. Raises InvalidRequest."""
         if metadata is not None and not isinstance(metadata, Mapping):
@@ -475,7 +481,8 @@ class SnapshotRequest:
         named = check_name(check_text(name, "name"))
         if named in BUILT_IN:
             raise InvalidRequest.of("name", f"{named!r} is a built-in template", code="name_taken")
-        return cls(check_sandbox(sandbox), named, noted, check_on_unsupported(on_unsupported))
+        unsupported = check_on_unsupported(on_unsupported)
+        return cls(check_sandbox(sandbox), named, noted, unsupported, flag(wait, "wait"))
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
@@ -484,12 +491,13 @@ class SnapshotRequest:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON. Raises InvalidRequest."""
-        only(data, ("sandbox", "name", "metadata", "on_unsupported"))
+        only(data, ("sandbox", "name", "metadata", "on_unsupported", "wait"))
         return cls.of(
             data.get("sandbox", ""),
             data.get("name", ""),
             data.get("metadata"),
             data.get("on_unsupported", "refuse"),
+            wait=data.get("wait", True),
         )
 
 
@@ -739,7 +747,8 @@ class Snapshot:
     what was noted of the snapshot.
     `sandbox` is the id of the one it was taken of, `created` seconds since the epoch. `durable` says whether
     it survives the end of the daemon; then `disk_bytes` is what it takes on disk by itself, and `parent` the
-    snapshot that it builds upon. `damage` says what is wrong with one that cannot be read.
+    snapshot that it builds upon. `damage` says what is wrong with one that cannot be read. `status` is
+    ``writing`` until it is on disk, then ``ready``, or for some minutes ``failed`` for the reason `damage`.
     """
 
     name: str
@@ -759,6 +768,7 @@ class Snapshot:
     disk_bytes: int = 0
     parent: str | None = None
     damage: str | None = None
+    status: Literal["ready", "writing", "failed"] = "ready"
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""

@@ -64,14 +64,18 @@ class Client:
     Safe to share between threads and event loops. Closing it ends the runs that are under way on it.
     """
 
-    def __init__(self, runtime_dir: str | None = None, *, start: bool = True) -> None:
+    def __init__(
+        self, runtime_dir: str | None = None, *, start: bool = True, data_dir: str | None = None
+    ) -> None:
         """Make a client; nothing is connected or started yet.
 
         Args:
             runtime_dir: where the daemon is met; by default the user's own place.
             start: start a daemon when there is none; else a request raises DaemonLost.
+            data_dir: where a daemon that this client starts keeps snapshots; by default the user's own place.
         """
         self._runtime_dir = runtime_dir
+        self._data_dir = data_dir
         self._start = start
         # Each operation on it is atomic; a lock could be left locked by a fork of a threaded program.
         self._idle: list[Connection] = []
@@ -407,7 +411,7 @@ class Client:
                 raise DaemonLost("daemon_absent", f"no daemon is running in {place}")
             started: list[Connection] = []
             try:
-                in_thread(lambda: started.append(Connection(start_daemon(place))))
+                in_thread(lambda: started.append(Connection(start_daemon(place, self._data_dir))))
             except BaseException:
                 # Cancelled: the thread came to its end all the same.
                 for connection in started:

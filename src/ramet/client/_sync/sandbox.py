@@ -258,7 +258,7 @@ class Sandbox(Opening):
         """A living sandbox of this id or name, whoever made it. It does not end with this object.
 
         Its files, commands, forks and its end are there for all. Its standard streams come along where nobody
-        else has them: those of a detached sandbox whose maker has gone. Its kernel stays its maker's.
+        else has them: those of a detached sandbox whose maker has gone, and with them its kernel.
 
         Raises InvalidRequest when there is none, SandboxEnded when it has ended.
         """
@@ -404,7 +404,7 @@ class Sandbox(Opening):
         if code is None and self.info.kernel is not None:
             raise InvalidRequest(
                 "kernel_elsewhere",
-                "the kernel of this sandbox is its maker's",
+                "the kernel of this sandbox is another's, or went with an earlier daemon",
                 hint="a fork of the sandbox has a kernel that is yours",
             )
         if code is None:

@@ -1,0 +1,270 @@
+"""What every request goes through before its route, and what is noted of it afterwards.
+
+In this order: a number for the request, whose token it is, whether the tenant asks too often, how large the
+body is and how slowly it comes. Routes find the tenant and the identity in ``request.state``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from ramet.errors import InternalError, RametError
+from ramet.server.faults import Refused, response_of
+from ramet.server.settings import Settings
+from ramet.server.tenants import Tenants, new_id
+from ramet.server.tokens import NOBODY, Identity, Tokens
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.types import Message, Receive, Scope, Send
+
+OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
+LARGE_BODIES = "/files/content"
+"""Where requests end whose body is a file."""
+
+log = structlog.get_logger("ramet.server")
+
+
+class Audit:
+    """One line of JSON for each request: who, what, and what came of it. Never a query, a body or a token."""
+
+    def __init__(self, path: str | None) -> None:
+        """Raises OSError. The file is opened anew on SIGHUP, after a rotation."""
+        self._path = path
+        self._fd = -1
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Write to the file that has the name now."""
+        if self._path is None:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fresh = os.open(self._path, flags, 0o600)
+        self.close()
+        self._fd = fresh
+
+    def heed_hangup(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have SIGHUP reopen it."""
+        loop.add_signal_handler(signal.SIGHUP, self.reopen)
+
+    def __call__(self, **fields: Any) -> None:
+        """Note one request."""
+        if self._fd >= 0:
+            # One write(2) with O_APPEND: lines of two servers do not mix.
+            os.write(self._fd, (json.dumps(fields, separators=(",", ":")) + "\n").encode())
+
+    def close(self) -> None:
+        """Stop."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Bucket:
+    """At most so many requests a second, and as many at once."""
+
+    def __init__(self) -> None:
+        self._left = -1.0
+        self._at = 0.0
+
+    def take(self, rate: float) -> float:
+        """0, or how many seconds to wait."""
+        now = time.monotonic()
+        self._left = rate if self._left < 0 else min(rate, self._left + (now - self._at) * rate)
+        self._at = now
+        if self._left >= 1:
+            self._left -= 1
+            return 0.0
+        return (1 - self._left) / rate if rate > 0 else 60.0
+
+
+class Counts:
+    """What Prometheus is told."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, int], int] = {}
+        self.seconds: dict[str, float] = {}
+        self.active = 0
+
+    def count(self, method: str, status: int, seconds: float) -> None:
+        """One request has been answered."""
+        key = method, status
+        self.requests[key] = self.requests.get(key, 0) + 1
+        self.seconds[method] = self.seconds.get(method, 0.0) + seconds
+
+
+class Guard:
+    """The outermost application."""
+
+    def __init__(
+        self, app: FastAPI, settings: Settings, tenants: Tenants, tokens: Tokens | None, audit: Audit
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self.tenants = tenants
+        self._tokens = tokens
+        self._audit = audit
+        self._buckets: dict[str, Bucket] = {}
+        self.counts = Counts()
+
+    def description(self) -> dict[str, Any]:
+        """What the application answers, as OpenAPI."""
+        described: dict[str, Any] = self._app.openapi()
+        return described
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection's request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        state = scope.setdefault("state", {})
+        state["request_id"] = number = new_id("req")
+        answered = _Answered(send, number)
+        self.counts.active += 1
+        identity: Identity | None = None
+        try:
+            identity = self._identify(scope)
+            if identity is not None:
+                self._bound_rate(identity)
+                state["identity"] = identity
+                state["tenant"] = self.tenants.of(identity)
+            bounded = _Body(scope, receive, self._settings)
+            await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
+        except RametError as error:
+            await answered.refuse(scope, receive, error)
+        except Exception as error:  # a defect must not end the connection without a word
+            log.exception("defect", request_id=number, path=scope["path"])
+            told = InternalError("internal", f"a defect of Ramet: {type(error).__name__}")
+            await answered.refuse(scope, receive, told)
+        finally:
+            self.counts.active -= 1
+            self._note(scope, answered, identity, time.perf_counter() - began)
+
+    def _identify(self, scope: Scope) -> Identity | None:
+        """Who asks; None where that does not matter. Raises Refused."""
+        if scope["path"] in OPEN_PATHS:
+            return None
+        if self._tokens is None:
+            return NOBODY
+        presented = _bearer(scope)
+        if presented is None:
+            raise Refused(401, "unauthenticated", "missing bearer token")
+        identity = self._tokens.identify(presented)
+        if identity is None:
+            raise Refused(401, "unauthenticated", "invalid bearer token")
+        needed = "read" if scope.get("method") in {"GET", "HEAD", "OPTIONS"} else "run"
+        if not identity.may(needed):
+            raise Refused(403, "forbidden", f"this token has not the scope {needed}")
+        return identity
+
+    def _bound_rate(self, identity: Identity) -> None:
+        wait = self._buckets.setdefault(identity.tenant, Bucket()).take(identity.quota.requests_per_second)
+        if wait:
+            raise Refused(429, "rate", "the tenant asks too often", retry_after=wait)
+
+    def _note(self, scope: Scope, answered: _Answered, identity: Identity | None, seconds: float) -> None:
+        method = scope.get("method", "WEBSOCKET")
+        self.counts.count(method, answered.status, seconds)
+        peer = scope.get("client")
+        agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
+        self._audit(
+            ts=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            request_id=answered.number,
+            tenant=identity and identity.tenant,
+            token=identity and identity.token,
+            remote=peer and peer[0],
+            method=method,
+            path=scope["path"],
+            status=answered.status,
+            latency_us=round(seconds * 1e6),
+            ua=agent.decode("latin-1")[:200],
+        )
+
+
+def _bearer(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, token = value.decode("latin-1").partition(" ")
+            return token.strip() if kind.lower() == "bearer" and token.strip() else None
+    return None
+
+
+class _Answered:
+    """Watches what is answered."""
+
+    def __init__(self, send: Send, number: str) -> None:
+        self._send = send
+        self.number = number
+        self.status = 499
+        """As of a client that went before there was an answer."""
+        self.began = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.began = True
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.number.encode())]
+        elif message["type"] == "websocket.accept":
+            self.began = True
+            self.status = 101
+        elif message["type"] == "websocket.close" and not self.began:
+            self.began = True
+            self.status = 403
+        await self._send(message)
+
+    async def refuse(self, scope: Scope, receive: Receive, error: RametError) -> None:
+        """Tell of an error, where nothing was told yet."""
+        if self.began:
+            return
+        response = response_of(error)
+        if isinstance(error, Refused) and error.code in {"too_large", "slow_body"}:
+            # What is left of the body would be read as the next request.
+            response.headers["connection"] = "close"
+        if scope["type"] == "websocket":
+            if "websocket.http.response" not in scope.get("extensions", {}):
+                await self({"type": "websocket.close", "code": 1008, "reason": error.message[:100]})
+                return
+            self.began, self.status = True, response.status_code
+        await response(scope, receive, self if scope["type"] == "http" else self._send)
+
+
+class _Body:
+    """The body as it comes, unless it is too large or too slow."""
+
+    def __init__(self, scope: Scope, receive: Receive, settings: Settings) -> None:
+        """Raises Refused for a length that is said to be too large."""
+        large = scope["path"].endswith(LARGE_BODIES)
+        self._most = settings.file_max if large else settings.body_max
+        self._patience = settings.body_s
+        self._receive = receive
+        self._size = 0
+        self._over = False
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self._most:
+                raise self._too_large()
+
+    async def __call__(self) -> Message:
+        if self._over:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._patience):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refused(408, "slow_body", "the rest of the body did not come in time") from None
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            self._over = not message.get("more_body", False)
+            if self._size > self._most:
+                raise self._too_large()
+        return message
+
+    def _too_large(self) -> Refused:
+        return Refused(413, "too_large", f"the body has more than {self._most} bytes")

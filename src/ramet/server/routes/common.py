@@ -1,0 +1,107 @@
+"""What routes have in common: who asks, and the errors that all of them may answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Request
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from ramet.errors import InvalidRequest
+from ramet.server.faults import Refused
+from ramet.server.schemas import ErrorBody
+from ramet.server.settings import Settings
+from ramet.server.tenants import Tenant
+from ramet.server.tokens import Identity
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": text}
+    for status, text in (
+        (400, "An argument is wrong"),
+        (401, "No token, or none that is known"),
+        (403, "The token has not the scope"),
+        (404, "There is none, or it has ended"),
+        (408, "The body came too slowly"),
+        (409, "It is not in a state for this"),
+        (413, "The body is too large"),
+        (415, "The body is no JSON"),
+        (422, "A field is missing or of another type"),
+        (429, "There is no room now"),
+        (500, "It failed"),
+        (502, "Nothing listens there"),
+        (503, "The server is busy or ending"),
+        (504, "It did not come in time"),
+        (507, "The sandbox's disk is full"),
+    )
+}
+
+
+def tenant_of(connection: HTTPConnection) -> Tenant:
+    """The tenant who asks."""
+    found: Tenant = connection.state.tenant
+    return found
+
+
+def identity_of(connection: HTTPConnection) -> Identity:
+    """Who asks."""
+    found: Identity = connection.state.identity
+    return found
+
+
+def settings_of(connection: HTTPConnection) -> Settings:
+    """How the server runs."""
+    found: Settings = connection.app.state.settings
+    return found
+
+
+def administrator(connection: HTTPConnection) -> Identity:
+    """Who asks, with the scope admin. Raises Refused."""
+    identity = identity_of(connection)
+    if not identity.may("admin"):
+        raise Refused(403, "forbidden", "this needs a token with the scope admin")
+    return identity
+
+
+Asker = Annotated[Tenant, Depends(tenant_of)]
+Who = Annotated[Identity, Depends(identity_of)]
+Admin = Annotated[Identity, Depends(administrator)]
+How = Annotated[Settings, Depends(settings_of)]
+
+
+def idempotency_key(
+    key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key", description="The same request with the same key is carried out once."
+        ),
+    ] = None,
+) -> str | None:
+    """The key of a request that may come twice. Raises InvalidRequest."""
+    if key is not None and not (1 <= len(key) <= 255 and key.isascii() and key.isprintable()):
+        raise InvalidRequest.of("Idempotency-Key", "is not 1 to 255 characters of printable ASCII")
+    return key
+
+
+Key = Annotated[str | None, Depends(idempotency_key)]
+
+
+class Json(Response):
+    """JSON, of what is JSON already: nothing is looked at again."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """As bytes."""
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def text_of(body: Any) -> str:
+    """A request in one line, to tell whether it is the same."""
+    return json.dumps(body, sort_keys=True, default=str)
+
+
+__all__ = [
+    "ERRORS", "Admin", "Asker", "How", "Json", "Key", "Request", "Who", "administrator", "text_of",
+]  # fmt: skip

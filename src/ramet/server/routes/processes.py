@@ -1,0 +1,282 @@
+"""Commands that go on when nobody listens: started, followed from a cursor, fed, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response, WebSocket, WebSocketDisconnect
+from starlette.responses import StreamingResponse
+
+from ramet.client._async.commands import AsyncCommand
+from ramet.errors import InvalidRequest, RametError, WaitTimeout
+from ramet.server import schemas
+from ramet.server.faults import body_of
+from ramet.server.routes.common import ERRORS, Asker, Json, Key, Who, identity_of, tenant_of, text_of
+from ramet.server.tenants import Tenant
+
+router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/processes", responses=ERRORS, tags=["processes"])
+BEAT_S = 15.0
+"""A comment goes over a silent stream so often: proxies end what is silent for long."""
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "Events: stdout, stderr, gap, exit"}
+}
+
+
+@router.post("", status_code=201)
+async def start(sandbox_id: str, body: schemas.ProcessRequest, tenant: Asker, key: Key) -> Response:
+    """Start a command; it goes on until it ends, is killed, or its time is up."""
+
+    async def work() -> dict[str, Any]:
+        commands = await tenant.commands(sandbox_id)
+        command = await commands.start(
+            body.command,
+            env=body.env,
+            cwd=body.cwd,
+            user=body.user,
+            timeout=body.timeout,
+            stdin=body.stdin,
+        )
+        command.close()
+        return {"id": command.id, "pid": command.pid, "sandbox": commands.sandbox}
+
+    told = await tenant.once(key, f"start {sandbox_id} {text_of(body.model_dump())}", work)
+    return Json(told, 201)
+
+
+@router.get("")
+async def list_processes(sandbox_id: str, tenant: Asker) -> Response:
+    """Those that run, and those that ended in the last minutes."""
+    return Json([one.to_dict() for one in await (await tenant.commands(sandbox_id)).list()])
+
+
+@router.get("/{process_id}")
+async def get_process(
+    sandbox_id: str,
+    process_id: int,
+    tenant: Asker,
+    wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait for its end.")] = 0,
+) -> Response:
+    """What is known of it, and once it has ended its result."""
+    commands = await tenant.commands(sandbox_id)
+    command = await commands.connect(process_id)
+    try:
+        with contextlib.suppress(WaitTimeout):
+            result = await command.wait(wait)
+            return Json({"id": command.id, "pid": command.pid, "status": "ended", "result": result.to_dict()})
+        return Json({"id": command.id, "pid": command.pid, "status": "running", "result": None})
+    finally:
+        command.close()
+
+
+@router.delete("/{process_id}", status_code=204)
+async def kill_process(sandbox_id: str, process_id: int, tenant: Asker) -> Response:
+    """Kill every process of it, wherever it went."""
+    await (await tenant.commands(sandbox_id)).kill(process_id)
+    return Response(status_code=204)
+
+
+@router.post("/{process_id}/signal", status_code=204)
+async def send_signal(
+    sandbox_id: str, process_id: int, body: schemas.SignalRequest, tenant: Asker
+) -> Response:
+    """Send a signal to the group that it began with."""
+    await (await tenant.commands(sandbox_id)).send_signal(process_id, body.signal)
+    return Response(status_code=204)
+
+
+@router.post("/{process_id}/stdin", status_code=204)
+async def feed(
+    sandbox_id: str,
+    process_id: int,
+    request: Request,
+    tenant: Asker,
+    eof: Annotated[bool, Query(description="Its standard input ends here.")] = False,
+    timeout: Annotated[float | None, Query(ge=0, le=3600)] = None,
+) -> Response:
+    """The body is what it reads next. Answers when all of it is in its pipe."""
+    command = await (await tenant.commands(sandbox_id)).connect(process_id)
+    try:
+        if data := await request.body():
+            await command.send(data, timeout)
+        if eof:
+            await _end_input(command)
+    finally:
+        command.close()
+    return Response(status_code=204)
+
+
+async def _end_input(command: AsyncCommand) -> None:
+    try:
+        await command.close_stdin()
+    except RametError as error:
+        # It has ended meanwhile of what it read, and so has its input.
+        if error.code != "stdin_closed":
+            raise
+
+
+# --- streams ----------------------------------------------------------------------------------------------
+
+
+def _cursor(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 0, 0
+    out, _, err = text.partition(":")
+    if not (out.isdecimal() and err.isdecimal() and len(out) < 20 and len(err) < 20):
+        raise InvalidRequest.of("cursor", f"{text[:40]!r} is not two numbers, as 12:0")
+    return int(out), int(err)
+
+
+@router.get("/{process_id}/stream", response_class=StreamingResponse, responses=STREAM)
+async def stream(
+    sandbox_id: str,
+    process_id: int,
+    tenant: Asker,
+    who: Who,
+    cursor: Annotated[str | None, Query(description="Where to go on, as the ids of events tell it.")] = None,
+    last: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
+) -> Response:
+    """What it writes, as server-sent events, from the cursor on until its end; `data` is JSON."""
+    command = await (await tenant.commands(sandbox_id)).connect(process_id, cursor=_cursor(last or cursor))
+    streaming = tenant.streaming(who)
+    try:
+        streaming.__enter__()
+    except BaseException:
+        command.close()
+        raise
+    return StreamingResponse(
+        _events(command, streaming), media_type="text/event-stream", headers={"cache-control": "no-store"}
+    )
+
+
+async def _events(
+    command: AsyncCommand, streaming: contextlib.AbstractContextManager[None]
+) -> AsyncIterator[str]:
+    try:
+        async with contextlib.aclosing(told(command)) as events:
+            async for event in beating(events):
+                if event is None:
+                    yield ": nothing yet\n\n"
+                    continue
+                kind = event["event"]
+                yield f"event: {kind}\nid: {event['cursor']}\ndata: {json.dumps(event)}\n\n"
+    finally:
+        streaming.__exit__(None, None, None)
+        command.close()
+
+
+async def told(command: AsyncCommand) -> AsyncGenerator[dict[str, Any]]:
+    """What a command writes as objects of JSON, and its end."""
+
+    def at() -> str:
+        return "{}:{}".format(*command.cursor)
+
+    while True:
+        try:
+            async with contextlib.aclosing(_pieces(command)) as pieces:
+                async for name, data in pieces:
+                    yield {"event": name, "data": base64.b64encode(data).decode(), "cursor": at()}
+            break
+        except RametError as error:
+            if error.code != "output_left_out":
+                yield {"event": "error", "cursor": at(), **body_of(error)}
+                return
+            yield {"event": "gap", "cursor": at(), **body_of(error)}
+    try:
+        result = await command.wait(60)
+    except RametError as error:
+        yield {"event": "error", "cursor": at(), **body_of(error)}
+        return
+    end = {name: value for name, value in result.to_dict().items() if name not in {"stdout", "stderr"}}
+    yield {"event": "exit", "cursor": at(), **end}
+
+
+async def _pieces(command: AsyncCommand) -> AsyncGenerator[tuple[str, bytes]]:
+    async for name, data in command.output():
+        yield name, data
+
+
+async def beating(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any] | None]:
+    """The same, and None whenever there was nothing for a while."""
+    pending: asyncio.Future[dict[str, Any]] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(events))
+            done, _ = await asyncio.wait([pending], timeout=BEAT_S)
+            if not done:
+                yield None
+                continue
+            finished, pending = pending, None
+            try:
+                yield finished.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        if pending is not None:
+            pending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await pending
+
+
+@router.websocket("/{process_id}/ws")
+async def converse(websocket: WebSocket, sandbox_id: str, process_id: int) -> None:
+    """The same events as JSON text, and the other way ``stdin`` (base64), ``eof``, ``signal``, ``kill``."""
+    tenant: Tenant = tenant_of(websocket)
+    who = identity_of(websocket)
+    commands = await tenant.commands(sandbox_id)
+    cursor = _cursor(websocket.query_params.get("cursor"))
+    with contextlib.ExitStack() as using:
+        using.enter_context(tenant.streaming(who))
+        command = await commands.connect(process_id, cursor=cursor)
+        using.callback(command.close)
+        await websocket.accept()
+        writing = asyncio.ensure_future(_write_all(websocket, command))
+        reading = asyncio.ensure_future(_read_all(websocket, command))
+        try:
+            await asyncio.wait([writing, reading], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (writing, reading):
+                task.cancel()
+            await asyncio.gather(writing, reading, return_exceptions=True)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await websocket.close()
+
+
+async def _write_all(websocket: WebSocket, command: AsyncCommand) -> None:
+    async with contextlib.aclosing(told(command)) as events:
+        async for event in events:
+            await websocket.send_json(event)
+
+
+async def _read_all(websocket: WebSocket, command: AsyncCommand) -> None:
+    while True:
+        try:
+            message = json.loads(await websocket.receive_text())
+            await _obey(message, command)
+        except (WebSocketDisconnect, KeyError, RuntimeError):
+            return
+        except RametError as error:
+            await websocket.send_json({"event": "error", **body_of(error)})
+        except ValueError as error:
+            told_error = InvalidRequest("malformed", f"not what a message is: {error}")
+            await websocket.send_json({"event": "error", **body_of(told_error)})
+
+
+async def _obey(message: Any, command: AsyncCommand) -> None:
+    if not isinstance(message, dict):
+        raise InvalidRequest("malformed", "a message is an object")
+    data = message.get("stdin")
+    if data is not None:
+        if not isinstance(data, str):
+            raise InvalidRequest.of("stdin", "must be base64")
+        await command.send(base64.b64decode(data, validate=True))
+    if message.get("eof"):
+        await _end_input(command)
+    if (number := message.get("signal")) is not None:
+        await command.send_signal(number)
+    if message.get("kill"):
+        await command.kill()

@@ -1,0 +1,277 @@
+"""Snapshots: taken of running sandboxes, listed with what builds upon them, removed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from ramet.client._async import templates as all_templates
+from ramet.client._async.sandbox import FORK_PATIENCE_S, AsyncSandbox
+from ramet.errors import InvalidRequest
+from ramet.models.names import check_name
+from ramet.models.sandboxes import BUILT_IN, Snapshot
+from ramet.models.sandboxes import SnapshotRequest as Taking
+from ramet.models.templates import KEY as TEMPLATE
+from ramet.models.templates import Template
+from ramet.server import schemas, shown
+from ramet.server.faults import Refused
+from ramet.server.routes.common import ERRORS, Admin, Asker, How, Json, Key, Who, text_of
+from ramet.server.routes.sandboxes import FOREVER, checked_root
+from ramet.server.settings import Settings
+from ramet.server.tenants import TAG, Tenant
+from ramet.server.tokens import Identity
+
+router = APIRouter(prefix="/v1", responses=ERRORS, tags=["snapshots"])
+BOOT_WAIT_MAX_S = 60
+WRITING: dict[int | str, dict[str, Any]] = {
+    202: {"model": schemas.SnapshotInfo, "description": "It is taken, and being written"}
+}
+
+
+@router.get("/snapshots", response_model=list[schemas.SnapshotInfo], response_model_exclude_none=True)
+async def list_snapshots(tenant: Asker) -> Response:
+    """All of them, and the templates."""
+    found = await tenant.snapshots()
+    rows = {shown.tag_of_snapshot(one): shown.snapshot(one) for one in found}
+    for tag in BUILT_IN:
+        rows.setdefault(tag, shown.unbuilt(tag))
+    return Json([rows[tag] for tag in sorted(rows)])
+
+
+@router.post(
+    "/snapshots", status_code=201, response_model=schemas.SnapshotInfo, response_model_exclude_none=True
+)
+async def create_snapshot(body: schemas.SnapshotRequest, tenant: Asker, who: Admin, how: How) -> Response:
+    """A snapshot of a fresh sandbox whose root is a directory of the host."""
+    name = check_name(body.tag, "tag")
+    if body.tap is not None:
+        raise InvalidRequest.of(
+            "tap", "there is no network device to give: sandboxes have a network of their own"
+        )
+    if not 0 <= body.boot_wait_secs <= BOOT_WAIT_MAX_S:
+        text = f"{body.boot_wait_secs} is not from 0 to {BOOT_WAIT_MAX_S}"
+        raise InvalidRequest.of("boot_wait_secs", text, code="out_of_range")
+    root = _checked_machine(body, who, how)
+    if any(one.name == name for one in await tenant.snapshots()) or name in BUILT_IN:
+        raise InvalidRequest.of("tag", f"there is a snapshot {name!r} already")
+    async with tenant.making(who, 1):
+        sandbox = AsyncSandbox(command=body.command or FOREVER, root=root, client=tenant.client)
+        async with sandbox:
+            await asyncio.sleep(body.boot_wait_secs if body.command is not None else 0)
+            taken = await sandbox.snapshot(name)
+    return Json(shown.snapshot(taken), 201)
+
+
+def _checked_machine(body: schemas.SnapshotRequest, who: Identity, how: Settings) -> str:
+    """The directory that is to be the root. Raises InvalidRequest, Refused."""
+    root = checked_root(body.rootfs, who, how)
+    checked_root(body.kernel, who, how)
+    if not os.path.exists(body.kernel):
+        raise InvalidRequest.of("kernel", f"{body.kernel!r:.200} does not exist")
+    if root is None or not os.path.isdir(root):
+        raise InvalidRequest.of(
+            "rootfs", f"{body.rootfs!r:.200} is no directory", hint="unpack an image of a disk into one"
+        )
+    return root
+
+
+@router.delete("/snapshots/{tag}", status_code=204)
+async def delete_snapshot(
+    tag: str,
+    tenant: Asker,
+    cascade: Annotated[bool, Query(description="Also those that build upon it.")] = False,
+    force: Annotated[
+        bool, Query(description="Though others build upon it: they keep what they need.")
+    ] = False,
+) -> Response:
+    """Forget it. What was forked from it goes on."""
+    check_name(tag, "tag")
+    if cascade and force:
+        raise InvalidRequest.of("cascade", "and force exclude each other")
+    found = await tenant.snapshots()
+    if tag in BUILT_IN:
+        await all_templates.remove(tag, client=tenant.client)
+        tenant.client.templates.pop(tag, None)
+        return Response(status_code=204)
+    if all(one.name != tag for one in found):
+        raise InvalidRequest.of("tag", f"there is no snapshot {tag!r}", code="unknown_snapshot")
+    upon = dependents(tag, found)
+    if upon and not (cascade or force):
+        text = f"{', '.join(upon)} build upon {tag}"
+        raise InvalidRequest.of("tag", text, code="has_dependents", hint="cascade=true removes them too")
+    for name in (*(reversed(upon) if cascade else ()), tag):
+        await tenant.remove_snapshot(name, force=force)
+    return Response(status_code=204)
+
+
+def dependents(tag: str, found: Sequence[Snapshot]) -> list[str]:
+    """Those that build upon `tag`, each after what it builds upon."""
+    chosen = [tag]
+    for name in chosen:
+        chosen.extend(one.name for one in found if one.parent == name and one.name not in chosen)
+    return chosen[1:]
+
+
+@router.get("/snapshots/{tag}/info", response_model=schemas.SnapshotDetail, response_model_exclude_none=True)
+async def snapshot_info(tag: str, tenant: Asker) -> Response:
+    """What it takes, and what it builds upon."""
+    check_name(tag, "tag")
+    found = {one.name: one for one in await tenant.snapshots()}
+    chosen = found.get(tag)
+    if chosen is None:
+        chosen = next((one for one in found.values() if shown.tag_of_snapshot(one) == tag), None)
+    if chosen is None:
+        raise InvalidRequest.of("tag", f"there is no snapshot {tag!r}", code="unknown_snapshot")
+    ancestors: list[str] = []
+    at = chosen.parent
+    while at is not None and at not in ancestors:
+        ancestors.insert(0, at)
+        at = found[at].parent if at in found else None
+    told: dict[str, Any] = {
+        "tag": tag,
+        "dir": shown.directory_of(chosen.name),
+        "created_at_unix": int(chosen.created),
+        "memory_logical_bytes": chosen.memory_bytes,
+        "memory_physical_bytes": chosen.disk_bytes,
+        "vmstate_bytes": 0,
+        "chain_depth": len(ancestors),
+        "ancestors": ancestors,
+        "dependents": dependents(chosen.name, list(found.values())),
+    }
+    if chosen.parent is not None:
+        told["parent_tag"] = chosen.parent
+    return Json(told)
+
+
+# --- branches ---------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/sandboxes/{sandbox_id}/branch",
+    status_code=201,
+    response_model=schemas.SnapshotInfo,
+    response_model_exclude_none=True,
+    responses=WRITING,
+)
+async def branch(
+    sandbox_id: str, body: schemas.BranchRequest, tenant: Asker, who: Who, how: How, key: Key
+) -> Response:
+    """Keep the state of a running sandbox under a tag; it runs on. The state is of this call's time.
+
+    With `wait` false the answer is 202 as soon as the state is taken, and the snapshot is ``ready`` when it
+    is on disk. Only what differs from the snapshot that the sandbox was forked from is written in any mode.
+    """
+    mode = _mode(body)
+    info = await tenant.find(sandbox_id)
+    _check_parent(body, mode, info.metadata.get(TAG) or info.snapshot)
+    if body.metadata is not None and TEMPLATE in body.metadata:
+        raise InvalidRequest.of("metadata", f"{TEMPLATE!r} is for templates")
+    tag = body.tag or f"branch-{info.id}-{int(time.time())}-{secrets.token_hex(2)}"
+    request = Taking.of(info.id, check_name(tag, "tag"), body.metadata, body.on_unsupported, wait=body.wait)
+
+    async def work() -> tuple[int, dict[str, Any]]:
+        await _check_quota(tenant, who)
+        with tenant.branch_of(how.branches):
+            began = time.monotonic()
+            taken = Snapshot.from_wire(
+                await tenant.client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+            )
+            took_ms = (time.monotonic() - began) * 1e3
+        tenant.branches[info.id] = tenant.branches.get(info.id, 0) + 1
+        told = shown.snapshot(taken)
+        if mode == "diff" or body.measure_diff:
+            written = taken.disk_bytes or taken.memory_bytes + taken.file_bytes
+            told |= {
+                "diff_ms": round(took_ms),
+                "diff_physical_bytes": written,
+                "diff_logical_bytes": taken.memory_bytes,
+            }
+        return (202 if taken.status == "writing" else 201), told
+
+    status, told = await tenant.once(key, f"branch {sandbox_id} {text_of(body.model_dump())}", work)
+    return Json(told, status)
+
+
+def _mode(body: schemas.BranchRequest) -> str:
+    legacy = [name for name, on in (("diff", body.diff), ("live", body.live)) if on]
+    if body.mode is not None and (legacy or body.measure_diff):
+        raise InvalidRequest.of("mode", f"and {(legacy or ['measure_diff'])[0]} exclude each other")
+    if len(legacy) + body.measure_diff > 1:
+        raise InvalidRequest.of("diff", "measure_diff, diff and live exclude each other")
+    mode = body.mode or (legacy[0] if legacy else "full")
+    if not body.wait and mode != "live":
+        raise InvalidRequest.of("wait", "false is for the mode live")
+    return mode
+
+
+def _check_parent(body: schemas.BranchRequest, mode: str, forked_from: str | None) -> None:
+    if body.parent_tag is None:
+        return
+    if mode != "diff":
+        raise InvalidRequest.of("parent_tag", "is for the mode diff")
+    if check_name(body.parent_tag, "parent_tag") != forked_from:
+        raise InvalidRequest.of("parent_tag", f"the sandbox was forked from {forked_from!r}")
+
+
+async def _check_quota(tenant: Tenant, who: Identity) -> None:
+    if len(await tenant.snapshots()) >= who.quota.snapshots:
+        text = f"the tenant {tenant.name} has {who.quota.snapshots} snapshots, and may have no more"
+        raise Refused(429, "quota", text, hint="remove some")
+
+
+# --- templates --------------------------------------------------------------------------------------------
+
+
+@router.get("/templates")
+async def list_templates(tenant: Asker) -> Response:
+    """Those that are built."""
+    found = await all_templates.all_built(client=tenant.client)
+    return Json([_template(one) for one in found])
+
+
+@router.post("/templates", status_code=201)
+async def build_template(body: schemas.TemplateRequest, tenant: Asker, who: Who) -> Response:
+    """Build one, or find it built of the same inputs; answer when it is there."""
+    await _check_quota(tenant, who)
+    if body.pip and not who.may("admin"):
+        # A requirement may be a path of the host, or an address that only the host reaches.
+        raise Refused(
+            403, "forbidden", "packages are fetched by the host: this needs the scope admin", field="pip"
+        )
+    async with tenant.making(who, 1):
+        built = await all_templates.build(
+            body.name,
+            body.from_,
+            pip=body.pip,
+            files=body.files,
+            env=body.env,
+            warm=body.warm,
+            kernel=body.kernel,
+            warm_children=body.warm_children,
+            client=tenant.client,
+        )
+    return Json(_template(built), 201)
+
+
+@router.get("/templates/{name}")
+async def get_template(name: str, tenant: Asker) -> Response:
+    """One of them."""
+    return Json(_template(await all_templates.get(check_name(name), client=tenant.client)))
+
+
+@router.delete("/templates/{name}", status_code=204)
+async def remove_template(name: str, tenant: Asker) -> Response:
+    """Forget it."""
+    await all_templates.remove(check_name(name), client=tenant.client)
+    tenant.client.templates.pop(name, None)
+    return Response(status_code=204)
+
+
+def _template(one: Template) -> dict[str, Any]:
+    return {**one.to_dict(), "snapshot": shown.snapshot(one.snapshot)}

@@ -1,0 +1,432 @@
+"""The tenants: each with a daemon and a core of its own, and what the server knows of its sandboxes.
+
+Nothing here has to survive the server: sandboxes are detached, so their daemon has them, and what the server
+notes of one stands in its metadata, under names that begin with ``ramet.`` and are told to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+from ramet.client._async.client import AsyncClient
+from ramet.client._async.commands import AsyncCommands
+from ramet.client._async.files import AsyncFiles
+from ramet.client._async.sandbox import AsyncSandbox
+from ramet.errors import DaemonLost, InvalidRequest, RametError, SandboxEnded, SnapshotError
+from ramet.models.sandboxes import (
+    ListRequest,
+    SandboxInfo,
+    SandboxList,
+    Snapshot,
+    SnapshotList,
+    SnapshotName,
+    check_metadata,
+    check_sandbox,
+)
+from ramet.server import notes
+from ramet.server.faults import Refused
+from ramet.server.guests import Guest
+from ramet.server.settings import Settings
+from ramet.server.tokens import Identity
+from ramet.server.workspaces import Workspaces
+
+OWN = "ramet."
+"""What names of metadata begin with that are the server's."""
+LET_GO_S = 2.0
+"""How long a kernel is kept at hand that nobody uses: its sandbox's time to live runs from then on."""
+KEPT_ANSWERS = 1000
+BOXES_MAX = 2000
+ENV, TAG, NETNS, KEY = f"{OWN}env", f"{OWN}tag", f"{OWN}netns", f"{OWN}key"
+
+
+class Box:
+    """One sandbox, as far as the server has it at hand."""
+
+    def __init__(self, sandbox: str) -> None:
+        self.id = sandbox
+        self.turn = asyncio.Lock()
+        """Held by the one that runs code: a kernel does one thing at a time."""
+        self.held: AsyncSandbox | None = None
+        self.commands: AsyncCommands | None = None
+        self.files: AsyncFiles | None = None
+        self.users = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hold(self) -> None:
+        """Somebody uses its kernel."""
+        self.users += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def leave(self) -> None:
+        """One of them is done."""
+        self.users -= 1
+        if not self.users and self.held is not None:
+            self._timer = asyncio.get_running_loop().call_later(LET_GO_S, self.let_go)
+
+    def let_go(self) -> None:
+        """The daemon has the kernel's channel now, for whoever asks next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        held, self.held = self.held, None
+        if held is not None:
+            held.let_go()
+
+    def close(self) -> None:
+        """Close all of it that is open here."""
+        self.let_go()
+        if self.files is not None:
+            self.files.close()
+            self.files = None
+        self.commands = None
+
+
+class Tenant:
+    """One tenant's sandboxes."""
+
+    def __init__(self, name: str, settings: Settings, *, own: bool, draining: Callable[[], bool]) -> None:
+        """`own`: the sandboxes are those of the user who runs the server, in the user's own daemon."""
+        self.name = name
+        self.draining = draining
+        self.settings = settings
+        self.branches: OrderedDict[str, int] = OrderedDict()
+        """How many snapshots were taken of a sandbox, by its id."""
+        self.branching = 0
+        self.streams = 0
+        self.guests: dict[str, Guest] = {}
+        self.turns: dict[str, asyncio.Lock] = {}
+        """Of workspaces, by name."""
+        self.made = 0
+        """How many sandboxes are being made."""
+        self.answers: OrderedDict[str, tuple[str, asyncio.Future[Any]]] = OrderedDict()
+        self._boxes: OrderedDict[str, Box] = OrderedDict()
+        place = os.path.join(settings.data, "tenants", name)
+        if own:
+            self.client = AsyncClient()
+        else:
+            for path in (settings.data, os.path.dirname(place), place):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(path, 0o700)
+            self.client = AsyncClient(os.path.join(place, "run"), data_dir=os.path.join(place, "data"))
+        os.makedirs(place, 0o700, exist_ok=True)
+        self._removed_path = os.path.join(place, "removed.json")
+        self._removed = set(notes.read(self._removed_path, []))
+        self.workspaces = Workspaces(os.path.join(place, "workspaces.json"))
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    async def all(self, **chosen: Any) -> tuple[SandboxInfo, ...]:
+        """Sandboxes, the oldest first."""
+        request = ListRequest.of(**chosen)
+        answer = await self.client.ask("sandbox.list", request.to_wire())
+        return SandboxList.from_wire(answer).sandboxes
+
+    async def find(self, sandbox: str, *, ended: bool = False) -> SandboxInfo:
+        """The one of this id or name. Raises InvalidRequest with the code ``unknown_sandbox``."""
+        key = check_sandbox(sandbox)
+        found = [one for one in await self.all(ended=ended) if key in {one.id, one.name}]
+        chosen = next((one for one in found if one.id == key), found[-1] if found else None)
+        if chosen is None:
+            raise InvalidRequest.of("sandbox", f"there is no sandbox {key!r}", code="unknown_sandbox")
+        return chosen
+
+    async def snapshots(self) -> tuple[Snapshot, ...]:
+        """All, also those of templates; not those that are kept for what builds upon them alone."""
+        return tuple([one for one in await self._kept() if one.name not in self._removed])
+
+    async def _kept(self) -> tuple[Snapshot, ...]:
+        return SnapshotList.from_wire(await self.client.ask("snapshot.list")).snapshots
+
+    def check_there(self, tag: str) -> str:
+        """`tag`, unless it was removed and is kept for what builds upon it. Raises InvalidRequest."""
+        if tag in self._removed:
+            raise InvalidRequest.of("snapshot", f"there is no snapshot {tag!r}", code="unknown_snapshot")
+        return tag
+
+    async def remove_snapshot(self, tag: str, *, force: bool = False) -> None:
+        """Take one away; with `force` nobody sees it any more while others build upon it."""
+        try:
+            await self.client.ask("snapshot.remove", SnapshotName.from_wire({"name": tag}).to_wire())
+        except SnapshotError as error:
+            if error.code != "snapshot_in_use" or not force:
+                raise
+            self._note_removed({*self._removed, tag})
+            return
+        await self._reap_removed()
+
+    async def _reap_removed(self) -> None:
+        """What was kept for others alone goes with the last of those."""
+        while self._removed:
+            needed = {one.parent for one in await self._kept()}
+            free = self._removed - needed
+            if not free:
+                return
+            for tag in free:
+                with contextlib.suppress(InvalidRequest):
+                    await self.client.ask("snapshot.remove", SnapshotName.from_wire({"name": tag}).to_wire())
+            self._note_removed(self._removed - free)
+
+    def _note_removed(self, tags: set[str]) -> None:
+        notes.write(self._removed_path, sorted(tags))
+        self._removed = tags
+
+    # --- one sandbox --------------------------------------------------------------------------------------
+
+    def box(self, sandbox: str) -> Box:
+        """What is at hand of a sandbox."""
+        found = self._boxes.get(sandbox)
+        if found is None:
+            found = self._boxes[sandbox] = Box(sandbox)
+            if len(self._boxes) > BOXES_MAX:
+                self._drop_oldest()
+        else:
+            self._boxes.move_to_end(sandbox)
+        return found
+
+    def _drop_oldest(self) -> None:
+        idle = next((one for one in self._boxes.values() if not one.users), None)
+        if idle is not None:
+            self.forget(idle.id)
+
+    def take(self, sandbox: AsyncSandbox) -> SandboxInfo:
+        """Have one at hand that was just made."""
+        box = self.box(sandbox.id)
+        info = sandbox.info
+        if info.kernel is None:
+            sandbox.let_go()
+        else:
+            box.let_go()
+            box.held = sandbox
+            box.hold()
+            box.leave()
+        return info
+
+    def forget(self, sandbox: str) -> None:
+        """It has ended, or is not asked for any more."""
+        guest = self.guests.pop(sandbox, None)
+        if guest is not None:
+            guest.close()
+        box = self._boxes.pop(sandbox, None)
+        if box is not None:
+            box.close()
+
+    async def commands(self, sandbox: str) -> AsyncCommands:
+        """Its commands. Raises when there is no such sandbox, or it has ended."""
+        box = self.box(check_sandbox(sandbox))
+        if box.commands is None:
+            try:
+                info = await self.find(sandbox)
+            except InvalidRequest:
+                self.forget(sandbox)
+                raise
+            box.commands = AsyncCommands(info.id, client=self.client, env=noted_env(info))
+        return box.commands
+
+    async def files(self, sandbox: str) -> AsyncFiles:
+        """Its files."""
+        commands = await self.commands(sandbox)
+        box = self.box(sandbox)
+        if box.files is None:
+            box.files = AsyncFiles(commands)
+        return box.files
+
+    @contextlib.asynccontextmanager
+    async def kernel(self, sandbox: str) -> AsyncIterator[AsyncSandbox]:
+        """The sandbox with its kernel, for one at a time."""
+        box = self.box(check_sandbox(sandbox))
+        box.hold()
+        try:
+            async with box.turn:
+                yield await self._held(box)
+        except SandboxEnded:
+            self.forget(sandbox)
+            raise
+        finally:
+            box.leave()
+
+    async def _held(self, box: Box) -> AsyncSandbox:
+        held = box.held
+        if held is not None:
+            try:
+                if held.running:
+                    return held
+            except DaemonLost:
+                pass  # another daemon may have it
+            box.let_go()
+        try:
+            box.held = await AsyncSandbox.connect(box.id, client=self.client)
+        except InvalidRequest:
+            self.forget(box.id)
+            raise
+        return box.held
+
+    async def kill(self, sandbox: str) -> SandboxInfo:
+        """End it, and return when it has ended."""
+        ended = SandboxInfo.from_wire(
+            await self.client.ask("sandbox.kill", {"sandbox": check_sandbox(sandbox)})
+        )
+        self.forget(ended.id)
+        self.branches.pop(ended.id, None)
+        return ended
+
+    def guest_address(self, sandbox: str) -> str:
+        """Where forkd's guest protocol is spoken for it; empty where nobody has asked for that."""
+        guest = self.guests.get(sandbox)
+        return "" if guest is None else guest.address
+
+    # --- what bounds a tenant -----------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def making(self, identity: Identity, n: int) -> AsyncIterator[None]:
+        """Room for `n` more sandboxes. Raises Refused."""
+        self.made += n
+        try:
+            living = len(await self.all())
+            if living + self.made > identity.quota.sandboxes:
+                raise Refused(
+                    429, "quota", f"the tenant {self.name} may have {identity.quota.sandboxes} sandboxes,"
+                    f" has {living}, and {self.made} are being made",
+                    hint="end some, or wait until they end", retry_after=5,
+                )  # fmt: skip
+            yield
+        finally:
+            self.made -= n
+
+    @contextlib.contextmanager
+    def streaming(self, identity: Identity) -> Iterator[None]:
+        """Room for one more stream. Raises Refused."""
+        if self.streams >= identity.quota.streams:
+            raise Refused(
+                429, "quota", f"the tenant {self.name} has {self.streams} streams open", retry_after=5
+            )
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+
+    @contextlib.contextmanager
+    def branch_of(self, most: int) -> Iterator[None]:
+        """Room for one more snapshot under way. Raises Refused."""
+        if self.branching >= most:
+            raise Refused(503, "busy", f"{most} snapshots are being taken already", retry_after=1)
+        self.branching += 1
+        try:
+            yield
+        finally:
+            self.branching -= 1
+
+    # --- the same request again ---------------------------------------------------------------------------
+
+    async def once(self, key: str | None, request: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer of `work`, or for a key that was heard before what it answered then.
+
+        Raises Refused when the key came with another request.
+        """
+        if key is None:
+            return await work()
+        known = self.answers.get(key)
+        if known is not None:
+            asked, future = known
+            if asked != request:
+                raise Refused(409, "idempotency_key", "this key came with another request before",
+                              field="Idempotency-Key")  # fmt: skip
+            return await asyncio.shield(future)
+        task = asyncio.ensure_future(work())
+        self.answers[key] = (request, task)
+        while len(self.answers) > KEPT_ANSWERS:
+            self.answers.popitem(last=False)
+        try:
+            # Whoever asked may go: the answer is for the next who asks with this key.
+            return await asyncio.shield(task)
+        except RametError:
+            self.answers.pop(key, None)
+            raise
+
+    async def aclose(self) -> None:
+        """Let go of everything. Sandboxes live on."""
+        for guest in self.guests.values():
+            guest.close()
+        for box in self._boxes.values():
+            box.close()
+        self._boxes.clear()
+        await self.client.aclose()
+
+    async def shut_down(self) -> None:
+        """End the tenant's daemon with every sandbox, if it runs."""
+        async with AsyncClient(self.client.runtime_dir, start=False) as client:
+            with contextlib.suppress(DaemonLost):
+                await client.shutdown()
+
+
+class Tenants:
+    """All of them, made when they first ask."""
+
+    def __init__(self, settings: Settings, names: Callable[[], frozenset[str]]) -> None:
+        """`names` are those who have tokens."""
+        self._settings = settings
+        self.names = names
+        self._known: dict[str, Tenant] = {}
+        self.draining = False
+
+    def of(self, identity: Identity) -> Tenant:
+        """Who asks."""
+        return self.named(identity.tenant)
+
+    def named(self, name: str) -> Tenant:
+        """The tenant of this name."""
+        found = self._known.get(name)
+        if found is None:
+            own = self._settings.token_file is None
+            found = self._known[name] = Tenant(name, self._settings, own=own, draining=lambda: self.draining)
+        return found
+
+    def all(self) -> tuple[Tenant, ...]:
+        """Those that have asked."""
+        return tuple(self._known.values())
+
+    async def aclose(self) -> None:
+        """Let go of everything."""
+        for tenant in self._known.values():
+            await tenant.aclose()
+
+
+# --- what the server notes of a sandbox -------------------------------------------------------------------
+
+
+def user_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """What a user may note. Raises InvalidRequest."""
+    found = check_metadata(metadata)
+    if own := next((name for name in found if name.startswith(OWN)), None):
+        raise InvalidRequest.of("metadata", f"{own!r} begins with {OWN!r}, which is the server's")
+    return found
+
+
+def shown_metadata(info: SandboxInfo) -> dict[str, str]:
+    """What a user noted."""
+    return {name: text for name, text in info.metadata.items() if not name.startswith(OWN)}
+
+
+def noted_env(info: SandboxInfo) -> dict[str, str]:
+    """The variables that a fork was given."""
+    text = info.metadata.get(ENV)
+    return {} if text is None else dict(json.loads(text))
+
+
+def new_id(prefix: str) -> str:
+    """An id that nobody guesses."""
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def replace_env(request: Mapping[str, str] | None) -> dict[str, str]:
+    """Metadata that tells of these variables."""
+    return {ENV: json.dumps(dict(request))} if request else {}

@@ -1,0 +1,43 @@
+"""One server for all modules: each tenant's first sandbox builds a template, which takes a second."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from server._server import BOB, Server, running, told
+
+
+@pytest.fixture(scope="session")
+def server(runtime_directory: object) -> Iterator[Server]:
+    with running() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def api(server: Server) -> Iterator[httpx.Client]:
+    """alice's, who may do everything."""
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def bob(server: Server) -> Iterator[httpx.Client]:
+    with server.client(BOB) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shell(api: httpx.Client) -> Iterator[str]:
+    """A sandbox without a kernel, for what only needs commands and files."""
+    made = told(api.post("/v1/sandboxes", json={"command": ["sleep", "1000"]}), 201)
+    yield made[0]["id"]
+    told(api.delete(f"/v1/sandboxes/{made[0]['id']}"), 204)
+
+
+@pytest.fixture(scope="module")
+def python(api: httpx.Client) -> Iterator[str]:
+    """A sandbox with a Python that keeps its state."""
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python"}), 201)
+    yield made[0]["id"]
+    told(api.delete(f"/v1/sandboxes/{made[0]['id']}"), 204)

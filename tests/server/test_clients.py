@@ -1,0 +1,169 @@
+"""Clients of others from the package index, unmodified: forkd's, its MCP server, Forkbox's."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+import ramet
+from server._server import ALICE, ALICE_READS, Server, running, told
+
+
+def test_forkds_client_goes_through_the_life_of_a_sandbox(server: Server) -> None:
+    forkd = pytest.importorskip("forkd", reason="PyPI's forkd is not installed")
+    controller = forkd.Controller(server.url, ALICE)
+    tags = {one["tag"] for one in controller.list_snapshots()}
+    assert tags >= {"python", "bash"}
+    made = controller.spawn_sandboxes(
+        "python",
+        n=2,
+        per_child_netns=True,
+        memory_limit_mib=256,
+        prewarm=True,
+        live_fork=True,
+        hugepages=True,
+    )
+    first, second = made[0]["id"], made[1]["id"]
+    assert controller.eval_code(first, "6 * 7")["result"] == "42"
+    assert controller.exec_command(first, ["sh", "-c", "echo mine >~/f; cat ~/f"])["stdout"] == "mine\n"
+    # forkd's children share one writable disk; these do not.
+    assert controller.exec_command(second, ["sh", "-c", "cat ~/f"])["exit_code"] == 1
+    assert controller.ping_sandbox(first)["pong"]
+    assert controller.get_sandbox(first)["memory_limit_mib"] == 256
+    for mode in ("full", "diff", "live"):
+        taken = controller.branch_sandbox(first, tag=f"forkd-{mode}", mode=mode)
+        assert taken["status"] == "ready"
+        controller.delete_snapshot(f"forkd-{mode}")
+    assert controller.branch_sandbox(first, tag="forkd-now", mode="live", wait=False)["status"] == "writing"
+    for one in (first, second):
+        controller.kill_sandbox(one)
+        assert one not in {left["id"] for left in controller.list_sandboxes()}
+    with pytest.raises(forkd.ControllerError) as caught:
+        controller.get_sandbox(first)
+    assert caught.value.status == 404
+    while next(one for one in controller.list_snapshots() if one["tag"] == "forkd-now")["status"] != "ready":
+        pass
+    controller.delete_snapshot("forkd-now")
+    with pytest.raises(forkd.ControllerError) as caught:
+        forkd.Controller(server.url, ALICE_READS).spawn_sandboxes("python")
+    assert caught.value.status == 403
+
+
+def test_forkds_sandbox_speaks_to_a_guest_port(server: Server) -> None:
+    pytest.importorskip("forkd", reason="PyPI's forkd is not installed")
+    with server.client() as api:
+        made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python"}), 201)
+        place = f"/v1/sandboxes/{made[0]['id']}"
+        address = told(api.post(f"{place}/guest"), 201)["guest_addr"]
+        assert told(api.get(place), 200)["guest_addr"] == address
+        from forkd import Sandbox
+
+        sandbox = Sandbox(target=address, spawn=False)
+        assert sandbox.ping()["pong"]
+        assert sandbox.eval("2 ** 10") == "1024"
+        result = sandbox.commands.run("echo out; exit 4")
+        assert (result.stdout, result.exit_code) == ("out\n", 4)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            sandbox.eval("1/0")
+        told(api.delete(place), 204)
+    host, _, port = address.rpartition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+
+
+MCP_TOOLS = {
+    "list_snapshots", "spawn_sandboxes", "list_sandboxes", "branch_sandbox", "create_snapshot",
+    "exec_command", "eval_code", "wait_for_text", "get_sandbox", "ping_sandbox", "kill_sandbox",
+}  # fmt: skip
+
+
+def test_forkds_mcp_server_calls_its_tools(server: Server) -> None:
+    mcp = pytest.importorskip("mcp", reason="PyPI's mcp is not installed")
+    pytest.importorskip("forkd_mcp", reason="PyPI's forkd-mcp is not installed")
+    from mcp.client.stdio import stdio_client
+
+    async def converse() -> None:
+        parameters = mcp.StdioServerParameters(
+            command=sys.executable,
+            args=["-c", "from forkd_mcp.server import main; main()"],
+            env={"FORKD_URL": server.url, "FORKD_TOKEN": ALICE, "PATH": os.environ.get("PATH", "")},
+        )
+        async with stdio_client(parameters) as (read, write), mcp.ClientSession(read, write) as session:
+            await session.initialize()
+            assert {tool.name for tool in (await session.list_tools()).tools} == MCP_TOOLS
+
+            async def call(tool: str, **arguments: object) -> dict[str, object]:
+                answer = await session.call_tool(tool, arguments)
+                assert not answer.isError, answer.content
+                return json.loads(answer.content[0].text)
+
+            made = await call("spawn_sandboxes", snapshot_tag="python")
+            sandbox = (made[0] if isinstance(made, list) else made)["id"]
+            assert (await call("eval_code", sandbox_id=sandbox, code="6 * 7"))["result"] == "42"
+            words = ["sh", "-c", "echo ready >/tmp/log"]
+            assert (await call("exec_command", sandbox_id=sandbox, args=words))["exit_code"] == 0
+            found = await call("wait_for_text", sandbox_id=sandbox, path="/tmp/log", marker="ready")
+            assert found["found"]
+            assert (await call("ping_sandbox", sandbox_id=sandbox))["pong"]
+            assert (await call("get_sandbox", sandbox_id=sandbox))["memory_limit_mib"] == 256
+            assert (await call("branch_sandbox", sandbox_id=sandbox, tag="by-mcp"))["status"] == "ready"
+            refused = await session.call_tool(
+                "create_snapshot", {"tag": "x", "kernel": "/bin/sh", "rootfs": "/"}
+            )
+            assert refused.isError
+            assert (await call("kill_sandbox", sandbox_id=sandbox))["killed"]
+
+    asyncio.run(converse())
+    with server.client() as api:
+        told(api.delete("/v1/snapshots/by-mcp"), 204)
+
+
+def test_forkboxs_client_runs_on_its_socket(tmp_path: Path) -> None:
+    forkbox = pytest.importorskip("forkbox", reason="PyPI's forkbox is not installed")
+    path = f"/tmp/ramet-fb-{os.getpid()}.sock"
+    # No tenants: the server's sandboxes are those of its user.
+    with running("--forkbox-socket", path, tokens=None) as own:
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        for run in (
+            forkbox.Forkbox.run,
+            ramet.Forkbox.run,
+        ):
+            done = run("echo out; echo err >&2; exit 3", socket_path=path)
+            assert (done.exit_code, done.stdout, done.stderr, done.timed_out) == (3, "out\n", "err\n", False)
+            late = run("sleep 100", timeout_ms=200, socket_path=path)
+            assert (late.exit_code, late.timed_out, late.ok) == (124, True, False)
+        with pytest.raises(ramet.RametError):
+            ramet.Forkbox.run("true", allow_network=True, socket_path=path)
+        for line, code in ((b"{\n", "malformed"), (b'{"cmd": 1, "timeout_ms": 1}\n', "invalid_argument")):
+            with socket.socket(socket.AF_UNIX) as asking:
+                asking.connect(path)
+                asking.sendall(line)
+                assert json.loads(asking.makefile().readline())["code"] == code
+        _stop_amid_a_request(own)
+    assert not os.path.lexists(path)
+
+
+def _stop_amid_a_request(server: Server) -> None:
+    """A stop waits for what was asked before it."""
+    body = json.dumps({"command": "sleep 0.5; echo done"})
+    head = "POST /v1/run HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as asking,
+        server.client(None) as api,
+    ):
+        asking.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        while "ramet_requests_active 2" not in api.get("/metrics").text:
+            pass
+        assert server.stop() == 0
+        assert b"done" in b"".join(iter(lambda: asking.recv(4096), b""))
+
+
+def test_forkboxs_call_needs_no_server() -> None:
+    done = ramet.Forkbox.run("echo here", timeout_ms=5000)
+    assert (done.stdout, done.ok, done.duration_us > 0) == ("here\n", True, True)
+    with pytest.raises(ConnectionError):
+        ramet.Forkbox.run("true", socket_path="/tmp/nothing-listens-here.sock")

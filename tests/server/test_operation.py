@@ -1,0 +1,189 @@
+"""A server in hostile hands, and its end: slow and large requests, clients that go, restarts, refusals."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ramet.cli.main import invoke
+from ramet.server.settings import Settings
+from server._server import ALICE, BUSY, PATIENCE_S, Server, end_tenants, refusal, running, told
+
+
+def send(server: Server, head: str, body: bytes = b"") -> socket.socket:
+    asking = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+    asking.sendall(head.replace("\n", "\r\n").encode() + body)
+    return asking
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server, api: httpx.Client) -> None:
+    large = Settings("/data").body_max + 1
+    head = (
+        f"POST /v1/sandboxes HTTP/1.1\nhost: x\nauthorization: Bearer {ALICE}\n"
+        f"content-type: application/json\ncontent-length: {large}\n\n"
+    )
+    with send(server, head) as asking:
+        assert asking.recv(100).startswith(b"HTTP/1.1 413")
+    answer = api.post(
+        "/v1/sandboxes", content=iter([b"x" * (1 << 20)] * 3), headers={"content-type": "application/json"}
+    )
+    assert refusal(answer, 413)["code"] == "too_large"
+
+
+def test_who_asks_too_often_is_told_to_wait(server: Server) -> None:
+    with server.client(BUSY) as api:
+        answers = [api.get("/version") for _ in range(50)]
+    refused = [one for one in answers if one.status_code == 429]
+    assert refusal(refused[0], 429)["code"] == "rate"
+    assert int(refused[0].headers["retry-after"]) >= 1
+    assert answers[0].status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/exec", {"args": ["sleep", "1000"], "timeout_secs": 900}),
+        ("/eval", {"code": "import time; time.sleep(1000)"}),
+        ("/fork", {"n": 2}),
+        ("/branch", {"tag": "gone"}),
+    ],
+)
+def test_a_client_that_goes_in_the_middle_of_a_call_leaves_the_sandbox_usable(
+    server: Server, api: httpx.Client, *, path: str, body: object
+) -> None:
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python"}), 201)[0]["id"]
+    text = json.dumps(body)
+    head = (
+        f"POST /v1/sandboxes/{made}{path} HTTP/1.1\nhost: x\nauthorization: Bearer {ALICE}\n"
+        f"content-type: application/json\ncontent-length: {len(text)}\n\n{text}"
+    )
+    send(server, head).close()
+    until = time.monotonic() + PATIENCE_S
+    words = {"args": ["sh", "-c", "ls /proc | grep -c '^[0-9]'"]}
+    assert told(api.post(f"/v1/sandboxes/{made}/exec", json=words), 200)["exit_code"] == 0
+    if path == "/eval":
+        told(api.post(f"/v1/sandboxes/{made}/interrupt"), 204)
+    assert told(api.post(f"/v1/sandboxes/{made}/eval", json={"code": "6 * 7"}), 200)["result"] == "42"
+    while api.get("/v1/sandboxes").json()[-1]["parent"] == made and time.monotonic() < until:
+        told(api.delete(f"/v1/sandboxes/{api.get('/v1/sandboxes').json()[-1]['id']}"), 204)
+    told(api.delete(f"/v1/sandboxes/{made}"), 204)
+    api.delete("/v1/snapshots/gone")
+
+
+def test_a_server_that_comes_back_finds_every_sandbox_with_its_state() -> None:
+    with running() as server:
+        with server.client() as api:
+            made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python", "n": 2}), 201)
+            body = {"name": "desk", "snapshot_tag": "python"}
+            desk = told(api.post("/v1/workspaces", json=body), 201)["live_sandbox_id"]
+            known = [one["id"] for one in made] + [desk]
+            for number, one in enumerate(known):
+                told(api.post(f"/v1/sandboxes/{one}/eval", json={"code": f"x = {number}"}), 200)
+            headers = {"idempotency-key": "made-before"}
+            keyed = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python"}, headers=headers), 201)
+            place = f"/v1/sandboxes/{known[0]}/processes"
+            command = {"command": "echo before; read x; echo after", "stdin": True}
+            process = told(api.post(place, json=command), 201)["id"]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            server.stop(number)
+            server.start()
+        with server.client() as api:
+            assert {one["id"] for one in told(api.get("/v1/sandboxes"), 200)} == {*known, keyed[0]["id"]}
+            for number, one in enumerate(known):
+                answer = told(api.post(f"/v1/sandboxes/{one}/eval", json={"code": "x"}), 200)
+                assert answer["result"] == str(number)
+            again = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python"}, headers=headers), 201)
+            assert again[0]["id"] == keyed[0]["id"]
+            told(api.post(f"{place}/{process}/stdin?eof=true", content=b"\n"), 204)
+            ended = told(api.get(f"{place}/{process}?wait=60"), 200)
+            assert ended["result"]["stdout"] == "before\nafter\n"
+            assert told(api.get("/v1/workspaces/desk"), 200)["status"] == "running"
+            assert told(api.post("/v1/drain?deadline=0"), 200) == {"ended": 4}
+            refused = api.post("/v1/run", json={"command": "true"})
+            assert refusal(refused, 503)["code"] == "draining"
+        assert server.stop() == 0
+
+
+def test_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path) -> None:
+    path = f"/tmp/ramet-slow-{os.getpid()}.sock"
+    with running("--head-timeout", "0.3", "--body-timeout", "0.3", "--socket", path) as server:
+        with send(server, "GET /healthz HTTP/1.1\nhost:") as asking:
+            assert asking.recv(100).startswith(b"HTTP/1.1 408")
+            assert asking.recv(100) == b""
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as silent:
+            assert silent.recv(100).startswith(b"HTTP/1.1 408")
+        head = (
+            f"POST /v1/run HTTP/1.1\nhost: x\nauthorization: Bearer {ALICE}\n"
+            "content-type: application/json\ncontent-length: 100\n\n{"
+        )
+        with send(server, head) as asking:
+            assert asking.recv(100).startswith(b"HTTP/1.1 408")
+        # Nobody else is kept waiting; the socket is its owner's alone.
+        transport = httpx.HTTPTransport(uds=path)
+        with httpx.Client(transport=transport, base_url="http://ramet") as api:
+            told(api.get("/healthz"), 200)
+            refusal(api.get("/version"), 401)
+        assert os.stat(path).st_mode & 0o777 == 0o600
+    assert not os.path.lexists(path)
+
+
+def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
+         "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout",
+         str(tmp_path / "key"), "-out", str(tmp_path / "cert")],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl makes no certificate here")
+    options = ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
+    with running(*options) as server:
+        context = ssl.create_default_context(cafile=str(tmp_path / "cert"))
+        assert told(httpx.get(f"https://127.0.0.1:{server.port}/healthz", verify=context), 200) == {
+            "ok": True
+        }
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"{server.url}/healthz")
+
+
+@pytest.mark.parametrize(
+    "options, word",
+    [
+        (["--host", "0.0.0.0"], "--token-file"),
+        (["--token-file", "/nothing/here"], "cannot be read"),
+        (["--tls-cert", "/x"], "--tls-key"),
+        (["--no-tcp"], "socket"),
+        (["--socket", "/etc/passwd"], "no socket"),
+        (["--audit-log", "/nothing/here"], "audit-log"),
+        (["--port", "70000"], "70000"),
+    ],
+)
+def test_it_does_not_start_with_what_is_wrong(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str], word: str
+) -> None:
+    assert invoke(["serve", "--port", "0", "--data", str(tmp_path / "d"), *options]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert word in lines[0]
+    assert len(lines) == 1
+
+
+def test_other_machines_are_let_in_only_where_limits_hold(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMET_CGROUPS", "none")
+    tokens = tmp_path / "tokens"
+    tokens.write_text(BUSY)
+    tokens.chmod(0o600)
+    words = ["serve", "--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path / "d")]
+    try:
+        assert invoke([*words, "--token-file", str(tokens)]) == 125
+    finally:
+        end_tenants(tmp_path / "d")
+    assert "no cgroup enforces memory and cpus here" in capfd.readouterr().err

@@ -1,0 +1,284 @@
+"""REST v1 as forkd's clients know it: paths, fields, defaults, statuses, errors."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from server._server import ALICE_READS, ALICE_RUNS, PATIENCE_S, Server, refusal, told
+
+FORKD = {
+    "id", "snapshot_tag", "netns", "guest_addr", "created_at_unix", "pid", "memory_limit_mib", "has_branched",
+    "last_branch_memory_path", "branch_count",
+}  # fmt: skip
+
+
+@pytest.fixture
+def snapshot(api: httpx.Client, shell: str) -> Iterator[str]:
+    told(api.post(f"/v1/sandboxes/{shell}/branch", json={"tag": "point"}), 201)
+    yield "point"
+    assert api.delete("/v1/snapshots/point?cascade=true").status_code in {204, 404}
+
+
+def end(api: httpx.Client, made: object) -> None:
+    for one in made:
+        told(api.delete(f"/v1/sandboxes/{one['id']}"), 204)
+
+
+def test_health_needs_no_token_with_or_without_a_slash(server: Server) -> None:
+    with server.client(None) as nobody:
+        assert told(nobody.get("/healthz"), 200) == {"ok": True}
+        assert told(nobody.get("/healthz/"), 200) == {"ok": True}
+        for path in ("/version", "/metrics", "/v1/sandboxes", "/v1/openapi.json", "/nothing"):
+            assert refusal(nobody.get(path), 401)["error"] == "missing bearer token"
+    with server.client("a-token-that-is-none") as stranger:
+        assert refusal(stranger.get("/version"), 401)["error"] == "invalid bearer token"
+
+
+def test_version_and_metrics_have_what_forkd_tells(api: httpx.Client) -> None:
+    assert told(api.get("/version"), 200)["api"] == "v1"
+    text = api.get("/metrics").text
+    for name in (
+        "forkd_snapshots_total", "forkd_sandboxes_active", "forkd_branches_in_flight",
+        "forkd_branch_concurrency_cap", "forkd_build_info{version=",
+    ):  # fmt: skip
+        assert f"\n{name}" in text
+
+
+def test_spawn_makes_n_of_one_snapshot_each_with_a_network_of_its_own(api: httpx.Client) -> None:
+    body = {"snapshot_tag": "python", "n": 3, "per_child_netns": True, "memory_limit_mib": 256}
+    made = told(api.post("/v1/sandboxes", json=body | {"prewarm": True, "unknown": 1}), 201)
+    assert len({one["id"] for one in made}) == len({one["netns"] for one in made}) == 3
+    assert all(one.keys() >= FORKD and one["memory_limit_mib"] == 256 for one in made)
+    listed = told(api.get("/v1/sandboxes"), 200)
+    assert {one["id"] for one in made} <= {one["id"] for one in listed}
+    page = api.get("/v1/sandboxes?limit=1")
+    after = page.headers["x-next-after"]
+    assert told(page, 200)[0]["id"] == after
+    assert after not in {one["id"] for one in told(api.get(f"/v1/sandboxes?after={after}"), 200)}
+    end(api, made)
+    refusal(api.get(f"/v1/sandboxes/{made[0]['id']}"), 404)
+    assert told(api.get(f"/v1/sandboxes/{made[0]['id']}?ended=true"), 200)["end"]["reason"] == "killed"
+
+
+def test_code_keeps_its_state_and_its_errors_are_answers(api: httpx.Client, python: str) -> None:
+    def run(code: str) -> dict[str, object]:
+        return told(api.post(f"/v1/sandboxes/{python}/eval", json={"code": code}), 200)
+
+    assert run("x = [41]")["result"] is None
+    assert run("x + [1]") == run("x + [1]") | {"result": "[41, 1]", "error": None, "exit_code": 0}
+    assert run("1/0") | {"traceback": ""} == run("1/0") | {
+        "result": None, "error": "ZeroDivisionError: division by zero", "exit_code": 1, "traceback": "",
+    }  # fmt: skip
+    pong = told(api.post(f"/v1/sandboxes/{python}/ping"), 200)
+    assert (pong["pong"], pong["agent_lang"], pong["warmup_ready"]) == (True, "python", True)
+    shown = told(api.post(f"/v1/sandboxes/{python}/code", json={"code": "print(x); x"}), 200)
+    assert (shown["stdout"], shown["text"]) == ("[41]\n", "[41]")
+
+
+def test_a_command_that_runs_out_of_time_says_so(api: httpx.Client, shell: str) -> None:
+    body = {"args": ["sh", "-c", "sleep 1000 & echo out; echo err >&2; wait"], "timeout_secs": 1}
+    result = told(api.post(f"/v1/sandboxes/{shell}/exec", json=body), 200)
+    assert result["exit_code"] == 124
+    assert result["timed_out"]
+    assert (result["stdout"], result["stderr"]) == ("out\n", "err\n")
+    ended = told(api.post(f"/v1/sandboxes/{shell}/exec", json={"args": ["sh", "-c", "exit 7"]}), 200)
+    assert (ended["exit_code"], ended["timed_out"]) == (7, False)
+
+
+@pytest.mark.parametrize("mode", ["full", "diff", "live"])
+def test_a_branch_of_each_mode_can_be_forked_while_its_source_goes_on(
+    api: httpx.Client, python: str, mode: str
+) -> None:
+    api.post(f"/v1/sandboxes/{python}/eval", json={"code": "y = 1"})
+    taken = told(api.post(f"/v1/sandboxes/{python}/branch", json={"tag": f"b-{mode}", "mode": mode}), 201)
+    assert (taken["tag"], taken["branched_from"], taken["status"]) == (f"b-{mode}", python, "ready")
+    assert isinstance(taken["pause_ms"], int)
+    assert ("diff_physical_bytes" in taken) == (mode == "diff")
+    api.post(f"/v1/sandboxes/{python}/eval", json={"code": "y = 2"})
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": f"b-{mode}"}), 201)
+    seen = [
+        told(api.post(f"/v1/sandboxes/{one}/eval", json={"code": "y"}), 200)["result"]
+        for one in (made[0]["id"], python)
+    ]
+    assert seen == ["1", "2"]
+    assert told(api.get(f"/v1/sandboxes/{python}"), 200)["has_branched"]
+    end(api, made)
+    told(api.delete(f"/v1/snapshots/b-{mode}"), 204)
+
+
+def test_a_branch_that_nobody_waits_for_is_of_the_moment_of_the_call(api: httpx.Client, python: str) -> None:
+    api.post(f"/v1/sandboxes/{python}/eval", json={"code": "z = 'x' * (64 << 20)"})
+    body = {"tag": "later", "mode": "live", "wait": False}
+    begun = told(api.post(f"/v1/sandboxes/{python}/branch", json=body), 202)
+    assert begun["status"] == "writing"
+    assert not begun["bootable"]
+    refused = api.post("/v1/sandboxes", json={"snapshot_tag": "later"})
+    assert refusal(refused, 409)["code"] == "snapshot_writing"
+    refusal(api.post(f"/v1/sandboxes/{python}/branch", json=body), 409)
+    api.post(f"/v1/sandboxes/{python}/eval", json={"code": "z = 'changed'"})
+    until = time.monotonic() + PATIENCE_S
+    while (now := _listed(api, "later"))["status"] == "writing":
+        assert time.monotonic() < until
+    assert now["status"] == "ready"
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "later"}), 201)
+    length = told(api.post(f"/v1/sandboxes/{made[0]['id']}/eval", json={"code": "len(z)"}), 200)
+    assert length["result"] == str(64 << 20)
+    end(api, made)
+    told(api.delete("/v1/snapshots/later"), 204)
+
+
+def _listed(api: httpx.Client, tag: str) -> dict[str, object]:
+    return next(one for one in told(api.get("/v1/snapshots"), 200) if one["tag"] == tag)
+
+
+def test_what_others_build_upon_is_removed_only_on_request(
+    api: httpx.Client, shell: str, snapshot: str
+) -> None:
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": snapshot}), 201)
+    told(api.post(f"/v1/sandboxes/{made[0]['id']}/branch", json={"tag": "upon"}), 201)
+    info = told(api.get(f"/v1/snapshots/{snapshot}/info"), 200)
+    assert info["dependents"] == ["upon"]
+    upon = told(api.get("/v1/snapshots/upon/info"), 200)
+    assert (upon["parent_tag"], upon["ancestors"], upon["chain_depth"]) == (snapshot, [snapshot], 1)
+    assert "upon" in refusal(api.delete(f"/v1/snapshots/{snapshot}"), 409)["error"]
+    refusal(api.delete(f"/v1/snapshots/{snapshot}?cascade=true&force=true"), 400)
+    told(api.delete(f"/v1/snapshots/{snapshot}?force=true"), 204)
+    child = told(api.post("/v1/sandboxes", json={"snapshot_tag": "upon"}), 201)
+    told(api.delete("/v1/snapshots/upon"), 204)
+    end(api, made + child)
+
+
+def test_workspaces_keep_their_state_and_their_options(api: httpx.Client) -> None:
+    body = {"name": "desk", "snapshot_tag": "python", "memory_limit_mib": 300, "metadata": {"of": "me"}}
+    made = told(api.post("/v1/workspaces", json=body), 201)
+    assert made["status"] == "running"
+    refusal(api.post("/v1/workspaces", json=body), 409)
+    api.post(f"/v1/sandboxes/{made['live_sandbox_id']}/eval", json={"code": "kept = 6 * 7"})
+    assert refusal(api.post("/v1/workspaces/desk/resume"), 400)["code"] == "already_running"
+    away = told(api.post("/v1/workspaces/desk/suspend", json={}), 200)
+    assert away["status"] == "suspended"
+    assert "live_sandbox_id" not in away
+    refusal(api.post("/v1/workspaces/desk/suspend", json={}), 400)
+    back = told(api.post("/v1/workspaces/desk/resume"), 200)
+    sandbox = back["live_sandbox_id"]
+    assert told(api.post(f"/v1/sandboxes/{sandbox}/eval", json={"code": "kept"}), 200)["result"] == "42"
+    info = told(api.get(f"/v1/sandboxes/{sandbox}"), 200)
+    assert (info["memory_limit_mib"], info["metadata"]) == (300, {"of": "me"})
+    told(api.delete(f"/v1/sandboxes/{sandbox}"), 204)
+    assert told(api.get("/v1/workspaces/desk"), 200)["status"] == "stale"
+    told(api.delete("/v1/workspaces/desk"), 204)
+    assert told(api.get("/v1/workspaces"), 200) == []
+    refusal(api.get("/v1/workspaces/desk"), 404)
+    assert not [one for one in told(api.get("/v1/snapshots"), 200) if one["tag"].startswith("ws-")]
+
+
+def test_a_directory_becomes_a_snapshot_only_where_that_was_allowed(
+    api: httpx.Client, server: Server
+) -> None:
+    body = {"tag": "of-root", "kernel": "/bin/sh", "rootfs": "/"}
+    assert refusal(api.post("/v1/snapshots", json=body), 403)["code"] == "forbidden"
+    with server.client(ALICE_RUNS) as runs:
+        refusal(runs.post("/v1/snapshots", json=body), 403)
+
+
+@pytest.mark.parametrize(
+    "method, path, body, status, code",
+    [
+        ("GET", "/v1/nothing", None, 404, "not_found"),
+        ("PUT", "/v1/sandboxes", None, 405, "method"),
+        ("POST", "/v1/sandboxes", b"{", 400, "malformed"),
+        ("POST", "/v1/sandboxes", b"", 422, "missing"),
+        ("POST", "/v1/sandboxes", b"[]", 422, "invalid_type"),
+        ("POST", "/v1/sandboxes", {}, 422, "missing"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": 1}, 422, "invalid_type"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": "python", "n": "3"}, 422, "invalid_type"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": "python", "n": 0}, 400, "out_of_range"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": "python", "n": 1001}, 400, "out_of_range"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": "../../etc"}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": "absent"}, 404, "unknown_snapshot"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": "python", "memory_limit_mib": 1}, 400, "out_of_range"),
+        ("POST", "/v1/sandboxes", {"snapshot_tag": "a", "metadata": {"ramet.x": ""}}, 400,
+         "invalid_argument"),
+        ("POST", "/v1/sandboxes", {"command": ["true"], "root": "/"}, 403, "forbidden"),
+        ("GET", "/v1/sandboxes?limit=0", None, 422, "invalid_type"),
+        ("GET", "/v1/sandboxes/absent", None, 404, "unknown_sandbox"),
+        ("DELETE", "/v1/sandboxes/absent", None, 404, "unknown_sandbox"),
+        ("POST", "/v1/sandboxes/absent/ping", None, 404, "unknown_sandbox"),
+        ("POST", "/v1/sandboxes/absent/exec", {"args": ["true"]}, 404, "unknown_sandbox"),
+        ("POST", "/v1/sandboxes/absent/eval", {"code": "1"}, 404, "unknown_sandbox"),
+        ("POST", "/v1/sandboxes/absent/fork", {}, 404, "unknown_sandbox"),
+        ("POST", "/v1/sandboxes/SHELL/exec", {"args": []}, 400, "empty_command"),
+        ("POST", "/v1/sandboxes/SHELL/exec", {"args": ["true"], "timeout_secs": -1}, 422, "invalid_type"),
+        ("POST", "/v1/sandboxes/SHELL/eval", {"code": "1"}, 409, "no_kernel"),
+        ("POST", "/v1/sandboxes/SHELL/branch", {"tag": "../x"}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes/SHELL/branch", {"tag": "python"}, 409, "name_taken"),
+        ("POST", "/v1/sandboxes/SHELL/branch", {"mode": "full", "diff": True}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes/SHELL/branch", {"diff": True, "live": True}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes/SHELL/branch", {"wait": False}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes/SHELL/branch", {"parent_tag": "x"}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes/SHELL/branch", {"parent_tag": "x", "mode": "diff"}, 400, "invalid_argument"),
+        ("DELETE", "/v1/snapshots/absent", None, 404, "unknown_snapshot"),
+        ("DELETE", "/v1/snapshots/..%2f..%2fetc", None, 404, "not_found"),
+        ("DELETE", "/v1/snapshots/.hidden", None, 400, "invalid_argument"),
+        ("GET", "/v1/snapshots/absent/info", None, 404, "unknown_snapshot"),
+        ("POST", "/v1/workspaces", {"name": "../x", "snapshot_tag": "python"}, 400, "invalid_argument"),
+        ("POST", "/v1/workspaces", {"name": "w", "snapshot_tag": "absent"}, 404, "unknown_snapshot"),
+        ("GET", "/v1/sandboxes/SHELL/files/stat?path=/absent", None, 404, "not_found"),
+        ("GET", "/v1/sandboxes/SHELL/files/content?path=/etc", None, 409, "is_a_directory"),
+        ("GET", "/v1/sandboxes/SHELL/processes/77", None, 404, "unknown_command"),
+        ("GET", "/v1/sandboxes/SHELL/processes/77/stream?cursor=x", None, 400, "invalid_argument"),
+    ],
+)  # fmt: skip
+def test_each_wrong_request_is_refused_by_status_and_code(
+    api: httpx.Client, shell: str, *, method: str, path: str, body: object, status: int, code: str
+) -> None:
+    headers = {"content-type": "application/json"} if isinstance(body, bytes) else {}
+    given = {"content": body} if isinstance(body, bytes) else {} if body is None else {"json": body}
+    answer = api.request(method, path.replace("SHELL", shell), headers=headers, **given)
+    assert refusal(answer, status)["code"] == code
+
+
+def test_a_body_of_another_type_is_refused(api: httpx.Client, shell: str) -> None:
+    answer = api.post(f"/v1/sandboxes/{shell}/exec", content=b'{"args": ["true"]}')
+    assert refusal(answer, 415)["code"] == "content_type"
+
+
+def test_a_key_makes_one_sandbox_of_two_requests(api: httpx.Client) -> None:
+    body, headers = {"command": ["sleep", "100"]}, {"idempotency-key": f"key-{os.getpid()}"}
+    first = told(api.post("/v1/sandboxes", json=body, headers=headers), 201)
+    assert told(api.post("/v1/sandboxes", json=body, headers=headers), 201)[0]["id"] == first[0]["id"]
+    other = api.post("/v1/sandboxes", json={"command": ["sleep", "101"]}, headers=headers)
+    assert refusal(other, 409)["code"] == "idempotency_key"
+    end(api, first)
+
+
+def test_a_fork_tells_of_each_child_by_number(api: httpx.Client, python: str) -> None:
+    api.post(f"/v1/sandboxes/{python}/eval", json={"code": "n = 10"})
+    children = [
+        {"env": {"WHICH": "a"}, "metadata": {"who": "a"}, "limits": {"memory": "512M"}},
+        {"env": {"WHICH": "c"}},
+    ]
+    answer = told(api.post(f"/v1/sandboxes/{python}/fork", json={"children": children}), 201)
+    made = [row["sandbox"] for row in answer["children"] if "sandbox" in row]
+    assert [row["number"] for row in answer["children"]] == [0, 1]
+    assert answer["pause_ms"] > 0
+    first = made[0]["id"]
+    assert (made[0]["metadata"], made[0]["parent"]) == ({"who": "a"}, python)
+    code = {"code": "import os; n + 1, os.environ['WHICH']"}
+    assert told(api.post(f"/v1/sandboxes/{first}/eval", json=code), 200)["result"] == "(11, 'a')"
+    words = {"args": ["sh", "-c", "echo $WHICH"]}
+    assert told(api.post(f"/v1/sandboxes/{made[-1]['id']}/exec", json=words), 200)["stdout"] == "c\n"
+    end(api, made)
+
+
+def test_a_reader_changes_nothing(server: Server, shell: str) -> None:
+    with server.client(ALICE_READS) as reader:
+        assert shell in {one["id"] for one in told(reader.get("/v1/sandboxes"), 200)}
+        for method, path in (
+            ("POST", "/v1/sandboxes"), ("DELETE", f"/v1/sandboxes/{shell}"), ("GET", "/metrics"),
+            ("POST", f"/v1/sandboxes/{shell}/exec"),
+        ):  # fmt: skip
+            assert refusal(reader.request(method, path), 403)["code"] == "forbidden"
