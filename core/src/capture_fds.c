@@ -299,9 +299,8 @@ wish_number(const struct writing *w, struct err *err)
   tree->wishes = grown;
   bool shared = strncmp(w->fd->link, shm, sizeof shm - 1) == 0;
   snprintf(path, sizeof path, "%s%s", shared ? "shm/" : "upper", w->fd->link + (shared ? sizeof shm - 1 : 0));
-  grown[tree->wish_count++] = (struct inode_wish){.path = strdup(path),
-                                                  .number = w->fd->st.st_ino,
-                                                  .writable = (w->fd->open_flags & O_ACCMODE) != O_RDONLY};
+  grown[tree->wish_count++] = (struct inode_wish){
+      .path = strdup(path), .number = w->fd->st.st_ino, .writable = (w->fd->open_flags & O_ACCMODE) != O_RDONLY};
   return grown[tree->wish_count - 1].path ? 0 : err_code(err, "internal", "no memory for numbers of files");
 }
 

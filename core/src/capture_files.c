@@ -46,8 +46,7 @@ note_unseen(struct capture_files *files, const char *name, uint64_t inode, struc
 
   path_in_layer(name, path);
   in_layer = inodes_in_layer(files->tree->source->upper, path);
-  if (inode_map_put(&files->unseen, inode, 1) < 0 ||
-      (in_layer && inode_map_put(&files->unseen, in_layer, 1) < 0))
+  if (inode_map_put(&files->unseen, inode, 1) < 0 || (in_layer && inode_map_put(&files->unseen, in_layer, 1) < 0))
     return no_memory(err);
   return 0;
 }
@@ -212,7 +211,8 @@ sync_both(struct capture_files *files, bool strict, struct err *err)
   struct inodes inodes;
   struct err second;
 
-  int result = inodes_reserve(upper, files->copy, tree->wishes, tree->wish_count, &inodes, RAMET_STEP_COPY_UPPER, err);
+  int result =
+      inodes_reserve(upper, files->copy, tree->wishes, tree->wish_count, &inodes, RAMET_STEP_COPY_UPPER, err);
   files->upper.inodes = files->shm.inodes = &inodes;
   /* A file gets its number by being copied. */
   for (int i = 0; result == 0 && i < inodes.count; i++)

@@ -55,7 +55,8 @@ note_event(const struct fanotify_event_metadata *event, struct inode_map *closed
   const struct file_handle *handle = (const void *)info->handle;
   uint32_t words[HANDLE_BYTES / 4];
 
-  if (event->mask & FAN_Q_OVERFLOW || event->event_len < sizeof *event + sizeof *info + sizeof *handle + HANDLE_BYTES ||
+  if (event->mask & FAN_Q_OVERFLOW ||
+      event->event_len < sizeof *event + sizeof *info + sizeof *handle + HANDLE_BYTES ||
       info->hdr.info_type != FAN_EVENT_INFO_TYPE_FID || handle->handle_bytes != HANDLE_BYTES) {
     *lost = true;
     return 0;

@@ -148,8 +148,7 @@ captured(struct snapshot *s, struct frame *frame)
     kept_captured(source, s->root, frame_steal_fd(frame, 3), s->file_bytes);
   else if (source)
     kept_forget(source);
-  if (result < 0 ||
-      (s->by_twin ? snapshot_adopt_copy(s, &err) : snapshot_build_stem(s, &err)) < 0)
+  if (result < 0 || (s->by_twin ? snapshot_adopt_copy(s, &err) : snapshot_build_stem(s, &err)) < 0)
     snapshot_fail(s, &err);
   else if (!s->frozen)
     snapshot_end_tracer(s);

@@ -150,9 +150,8 @@ copying_symlink(struct copying *job, int from_dir, int to_dir, const char *name)
 int
 copying_node(struct copying *job, int to_dir, const char *name, const struct stat *st)
 {
-  return mknodat(to_dir, name, st->st_mode & (S_IFMT | 07777), st->st_rdev) < 0
-             ? copying_failed(job, "node", name)
-             : 0;
+  return mknodat(to_dir, name, st->st_mode & (S_IFMT | 07777), st->st_rdev) < 0 ? copying_failed(job, "node", name)
+                                                                                : 0;
 }
 
 /* What copying_metadata() does for an open file, for what cannot be opened. */

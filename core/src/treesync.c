@@ -554,7 +554,8 @@ set_directories(struct pass *p)
     uint32_t number = p->touched[i];
     struct tree_node *node = node_of(p, number);
     node->flags &= ~(uint32_t)TREE_TOUCHED;
-    bool lives = number == 0 || (node->sign.inode && S_ISDIR(node->mode) && node->flags & (TREE_HERE | TREE_MERGED));
+    bool lives =
+        number == 0 || (node->sign.inode && S_ISDIR(node->mode) && node->flags & (TREE_HERE | TREE_MERGED));
     if (!lives)
       continue;
     cleanup_fd int to = open_here(p, number);
