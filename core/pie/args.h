@@ -34,6 +34,8 @@ struct pie_fill {
 #define PIE_GUARD UINT64_MAX         /* guard pages */
 #define PIE_FROZEN (UINT64_MAX - 1)  /* the same addresses of the frozen copy */
 #define PIE_HUGE (UINT64_MAX - 2)    /* huge pages, about to be filled whole */
+#define PIE_CLEAR (UINT64_MAX - 3)   /* of kept memory: what its parent has there, guards too, goes */
+#define PIE_OPEN (UINT64_MAX - 4)    /* kept memory becomes writable */
 #define PIE_PROTECT (-1)
 #define PIE_LOCK (-2)
 
@@ -187,6 +189,9 @@ struct pie_args {
   uint64_t timers, schedulings, locks;
   uint64_t late_table, advice_table; /* what children do with their memory, and a stem must not */
   uint64_t hot;                      /* struct pie_range, PIE_HOT_MAX */
+  uint64_t kept; /* struct pie_range, in order: what it keeps of the memory that it is born with */
+  uint32_t kept_count;
+  uint32_t leaves_late; /* behind the births of its own children, who keep some */
   uint32_t hot_count, hot_zero;
   struct pie_move moves[PIE_MOVES_MAX];
   struct pie_mm mm;

@@ -123,6 +123,23 @@ open_named(uint64_t path, uint64_t flags)
   return SYS4(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
 }
 
+/* All but what is kept. */
+PIE_INLINE long
+unmap_between(struct pie_args *args, uint64_t from, uint64_t to)
+{
+  struct pie_range *kept = (struct pie_range *)args->kept;
+  long result = 0;
+
+  for (uint32_t i = 0; i < args->kept_count && result >= 0; i++, kept++) {
+    if (kept->start < from || kept->start >= to)
+      continue;
+    if (kept->start > from)
+      result = SYS2(SYS_munmap, from, kept->start - from);
+    from = kept->start + kept->length;
+  }
+  return result < 0 || from >= to ? result : SYS2(SYS_munmap, from, to - from);
+}
+
 /* The kernel's own pages are moved out of the way of what is unmapped, and from there to their places. */
 PIE_CODE static __attribute__((noinline)) void
 pie_leave_old_memory(struct pie_args *args)
@@ -140,8 +157,8 @@ pie_leave_old_memory(struct pie_args *args)
       pie_fail_memory(args, RAMET_STEP_STEM_UNMAP, at);
   }
   uint64_t end = args->region + args->region_length;
-  long low = SYS2(SYS_munmap, 0x10000, args->region - 0x10000);
-  long high = SYS2(SYS_munmap, end, ADDRESS_END - end);
+  long low = unmap_between(args, 0x10000, args->region);
+  long high = unmap_between(args, end, ADDRESS_END);
   if (low < 0 || high < 0)
     pie_fail_memory(args, RAMET_STEP_STEM_UNMAP, low < 0 ? low : high);
   for (uint32_t i = 0; i < args->move_count; i++) {
@@ -226,6 +243,18 @@ pie_fill_memory(struct pie_args *args)
       break;
     case PIE_HUGE:
       make_huge(fill);
+      break;
+    case PIE_CLEAR:
+      /* Refused before Linux 6.13: then there are no guards. */
+      SYS3(SYS_madvise, fill->address, fill->length, 103 /* MADV_GUARD_REMOVE */);
+      result = SYS3(SYS_madvise, fill->address, fill->length, MADV_DONTNEED);
+      if (result < 0)
+        pie_fail_memory(args, RAMET_STEP_STEM_FILL, result);
+      break;
+    case PIE_OPEN:
+      result = SYS3(SYS_mprotect, fill->address, fill->length, PROT_READ | PROT_WRITE);
+      if (result < 0)
+        pie_fail_memory(args, RAMET_STEP_STEM_FILL, result);
       break;
     case PIE_FROZEN:
       /* Not process_vm_readv(2): that pins pages, and first gives the frozen copy its own of each. */
@@ -981,8 +1010,11 @@ pie_become(struct pie_args *args)
   for (int i = 0; i < (int)sizeof args->fd_path; i++)
     args->fd_path[i] = first->fd_path[i];
   child_step(args, RAMET_STEP_CHILD_FAMILY);
-  pie_leave_old_memory(args);
+  if (!args->leaves_late)
+    pie_leave_old_memory(args);
   lead(args, args->node);
+  if (args->leaves_late)
+    pie_leave_old_memory(args);
   pie_map_memory(args);
   pie_fill_memory(args);
   pie_protect_memory(args);

@@ -233,6 +233,7 @@ take(struct capture_tree *tree, struct capture_files *files, struct err *err)
     sched_setaffinity(0, sizeof tree->everywhere, &tree->everywhere);
   if (!tree->processes[0]->parked && capture_leave_pages(tree->processes[0], err) < 0)
     return -1;
+  capture_find_heirs(tree);
   if (for_each(tree, copy_later, err) < 0)
     return -1;
   /* That of the first its stem may need. */

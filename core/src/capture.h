@@ -68,6 +68,9 @@ struct capture {
   struct writer description;
   char *smaps; /* of the source: only when it has what a twin has not */
   bool keeping; /* in the pause: runs are kept aside */
+  bool heir; /* a fork of the first, whose pages are compared with that one's */
+  const struct procmap *mapping; /* of which pages are being put, and its flags */
+  uint32_t mapping_flags;
   bool leaving; /* pages stay in the frozen copy: the stem takes them from there */
   struct image_run *kept;
   uint32_t kept_count;
@@ -91,6 +94,7 @@ struct capture_tree {
   struct writer dropped; /* RAMET_TAG_DROPPED */
   struct inode_wish *wishes; /* files that are open, whose numbers may be remembered */
   int wish_count;
+  struct heritage *heritage; /* what heirs may have: of the first's frozen copy */
   uint32_t open_files; /* descriptions that descriptors are of */
 };
 
@@ -146,6 +150,9 @@ int capture_note_object(struct capture_tree *tree, const char *name, uint64_t in
 
 /* capture_maps.c: all mappings, with their pages. */
 int capture_pages(struct capture *capture, struct err *err) MUST_CHECK;
+
+/* capture_heritage.c: who may have pages from the first process. */
+void capture_find_heirs(struct capture_tree *tree);
 
 /* capture_names.c: in the sandbox's root, following no link. An O_PATH descriptor, or -1. */
 int capture_look(const struct capture *capture, const char *name) MUST_CHECK;

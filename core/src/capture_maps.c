@@ -139,28 +139,12 @@ is_file(const struct image_mapping *mapping)
   return mapping->backing == IMAGE_FILE || mapping->backing == IMAGE_SHARED_FILE;
 }
 
-/* The mapping of the parent's that has `address`, or NULL. They are in order. */
-static const struct image_mapping *
-mapping_at(const struct process_image *process, uint64_t address)
-{
-  uint32_t low = 0, high = process->mapping_count;
-
-  while (low < high) {
-    uint32_t middle = low + (high - low) / 2;
-    if (process->mappings[middle].end <= address)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < process->mapping_count && process->mappings[low].start <= address ? &process->mappings[low] : NULL;
-}
-
 static struct span
 inherited_path(const struct capture *capture, const struct procmap *map, const char *name)
 {
   const struct image *parent = capture->source->parent;
   const struct process_image *process = parent ? &parent->processes[0] : NULL;
-  const struct image_mapping *here = process && map->inode ? mapping_at(process, map->start) : NULL;
+  const struct image_mapping *here = process && map->inode ? image_mapping_at(process, map->start) : NULL;
   struct span elsewhere = {0};
 
   if (!process || !map->inode)
@@ -247,6 +231,8 @@ put_mapping(struct capture *capture, struct scan *scan, const struct procmap *ma
 {
   uint32_t backing = capture_backing(capture, map);
 
+  capture->mapping = map;
+  capture->mapping_flags = flags;
   if (put_record(capture, map, flags, err) < 0)
     return -1;
   if (backing == IMAGE_SPECIAL || map->shared)

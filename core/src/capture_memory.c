@@ -185,11 +185,11 @@ capture_setup_pages(struct err *err)
 }
 
 static int
-write_pages(struct capture *capture, size_t length, struct err *err)
+write_pages(struct capture *capture, const uint8_t *bytes, size_t length, struct err *err)
 {
   struct capture_tree *tree = capture->tree;
 
-  if (pwrite(tree->pages, bounce, length, (off_t)tree->pages_end) != (ssize_t)length)
+  if (pwrite(tree->pages, bytes, length, (off_t)tree->pages_end) != (ssize_t)length)
     return err_step(err, RAMET_STEP_PAGES, "keep pages: %s", strerror(errno));
   tree->pages_end += length;
   return 0;
@@ -204,7 +204,7 @@ copy_run(struct capture *capture, int memory, uint64_t start, uint64_t end, stru
     if (got <= 0)
       return err_step(err, RAMET_STEP_PAGES, "read memory at %#llx: %s", (unsigned long long)start,
                       strerror(errno));
-    if (write_pages(capture, (size_t)got, err) < 0)
+    if (write_pages(capture, bounce, (size_t)got, err) < 0)
       return -1;
     start += (uint64_t)got;
   }
@@ -228,7 +228,26 @@ put_record(struct capture *capture, const struct image_run *run, struct err *err
 }
 
 int
+capture_put_run(struct capture *capture, uint64_t start, size_t length, const uint8_t *bytes, struct err *err)
+{
+  struct image_run run = {
+      .address = start, .length = length, .offset = bytes ? capture->tree->pages_end : IMAGE_INHERITED};
+
+  if (bytes && write_pages(capture, bytes, length, err) < 0)
+    return -1;
+  capture->tree->memory_bytes += bytes ? length : 0;
+  return put_record(capture, &run, err);
+}
+
+int
 capture_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
+{
+  return capture->heir && !capture->keeping ? capture_heirs_run(capture, memory, start, end, err)
+                                            : capture_copy_run(capture, memory, start, end, err);
+}
+
+int
+capture_copy_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
 {
   bool leave = capture->leaving && !capture->keeping;
   struct image_run run = {
@@ -261,7 +280,7 @@ capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length,
     ssize_t got = pread(fd, bounce, length - at < BOUNCE ? length - at : BOUNCE, (off_t)(from + at));
     if (got <= 0)
       return err_step(err, RAMET_STEP_PAGES, "read a file's content: %s", got ? strerror(errno) : "it is shorter");
-    if (write_pages(capture, (size_t)got, err) < 0)
+    if (write_pages(capture, bounce, (size_t)got, err) < 0)
       return -1;
     at += (uint64_t)got;
   }

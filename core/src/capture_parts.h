@@ -31,6 +31,11 @@ void capture_scan_close(struct scan *scan);
 int capture_written(struct capture *capture, struct scan *scan, const struct procmap *map,
                     struct err *err) MUST_CHECK;
 int capture_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err) MUST_CHECK;
+/* The same without a look at what the first process has. */
+int capture_copy_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err) MUST_CHECK;
+/* One run of these bytes; NULL: they are the first process's. */
+int capture_put_run(struct capture *capture, uint64_t start, size_t length, const uint8_t *bytes,
+                    struct err *err) MUST_CHECK;
 int capture_setup_pages(struct err *err) MUST_CHECK;
 /* Whether the twin has all areas of the source. */
 bool capture_twin_is_whole(const struct capture *capture);
@@ -47,6 +52,10 @@ struct flag_reader {
   const char *at; /* in a text of /proc/PID/smaps, or NULL: nothing is known */
 };
 uint32_t capture_flags_at(struct flag_reader *reader, uint64_t start);
+
+/* capture_heritage.c */
+int capture_heirs_run(struct capture *capture, int memory, uint64_t start, uint64_t end,
+                      struct err *err) MUST_CHECK;
 
 /* capture_tree.c: what /proc/PID/status tells; not the parent. */
 void capture_read_relations(const char *status, int pid, struct image_relations *relations);

@@ -17,6 +17,33 @@ image_terminal(const struct image *image, uint64_t index)
   return NULL;
 }
 
+const struct image_mapping *
+image_mapping_at(const struct process_image *process, uint64_t address)
+{
+  uint32_t low = 0, high = process->mapping_count;
+
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (process->mappings[middle].end <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < process->mapping_count && process->mappings[low].start <= address ? &process->mappings[low] : NULL;
+}
+
+bool
+image_can_inherit(const struct process_image *process, uint64_t start, uint64_t end)
+{
+  while (start < end) {
+    const struct image_mapping *mapping = image_mapping_at(process, start);
+    if (!mapping || mapping->backing != IMAGE_ANONYMOUS || mapping->flags & ~(uint32_t)IMAGE_INHERITABLE)
+      return false;
+    start = mapping->end;
+  }
+  return true;
+}
+
 struct decoder {
   struct image *image;
   struct process_image *process; /* the one that is open */
@@ -171,7 +198,7 @@ decode_run(struct decoder *decoder, struct span value)
       p->run_count > p->first_run[p->mapping_count - 1] ? run[-1].address + run[-1].length : mapping->start;
   if (run->address < after || run->length == 0 || run->length > mapping->end - run->address ||
       run->address > mapping->end || (run->address | run->length) % IMAGE_PAGE ||
-      (run->offset != IMAGE_GUARD && run->offset != IMAGE_FROZEN &&
+      (run->offset != IMAGE_GUARD && run->offset != IMAGE_FROZEN && run->offset != IMAGE_INHERITED &&
        (run->offset % IMAGE_PAGE || !within_pages(decoder, run->offset, run->length))))
     return malformed(decoder, "pages lie outside their mapping or the page file");
   p->run_count++;
@@ -453,6 +480,21 @@ check_descriptors(struct decoder *decoder, struct process_image *p)
 }
 
 static int
+check_inherited(struct decoder *decoder, const struct process_image *p)
+{
+  const struct process_image *first = &decoder->image->processes[0];
+
+  for (uint32_t i = 0; i < p->run_count; i++) {
+    const struct image_run *run = &p->runs[i];
+    uint64_t end = run->address + run->length;
+    if (run->offset == IMAGE_INHERITED &&
+        (p == first || !image_can_inherit(p, run->address, end) || !image_can_inherit(first, run->address, end)))
+      return malformed(decoder, "pages of the first process that it has not");
+  }
+  return 0;
+}
+
+static int
 check_locks(struct decoder *decoder)
 {
   for (uint32_t i = 0; i < decoder->image->lock_count; i++)
@@ -544,7 +586,7 @@ check_whole(struct decoder *decoder)
     if (p->mapping_count == 0 || p->cwd.length == 0)
       return malformed(decoder, "a process without memory or directory");
     uint32_t *end = more(decoder, &p->first_run, p->mapping_count, sizeof *end, IMAGE_MAPPINGS_MAX + 1);
-    if (!end || check_descriptors(decoder, p) < 0)
+    if (!end || check_descriptors(decoder, p) < 0 || check_inherited(decoder, p) < 0)
       return -1;
     *end = p->run_count;
   }

@@ -135,6 +135,8 @@ enum image_mapping_flag {
   IMAGE_DROPPABLE = 256,
   IMAGE_MAY_WRITE = 512, /* shared: of a file that was opened for writing */
 };
+/* What memory may have that a fork inherits as it is. */
+#define IMAGE_INHERITABLE (IMAGE_DONTDUMP | IMAGE_HUGE | IMAGE_NO_HUGE | IMAGE_MAY_WRITE)
 
 struct image_mapping {
   uint64_t start, end, offset;
@@ -145,6 +147,8 @@ struct image_mapping {
 #define IMAGE_GUARD UINT64_MAX
 /* Not in the page file yet, and never on disk: the source's frozen copy has them, for the one stem made from it. */
 #define IMAGE_FROZEN (UINT64_MAX - 1)
+/* Of a process that is not the first: the pages of that one at the same addresses, in memory without a file. */
+#define IMAGE_INHERITED (UINT64_MAX - 2)
 /* Descriptions of shared memory without a descriptor have numbers from here on. */
 #define IMAGE_OBJECT_IDS (1u << 24)
 /* And those of terminals that control a session, by which its leader takes them. */
@@ -304,6 +308,10 @@ int image_decode(struct span description, uint64_t page_bytes, struct image *ima
 int image_decode_files(struct span description, uint64_t page_bytes, struct image *image,
                        struct err *err) MUST_CHECK;
 void image_free(struct image *image);
+/* The mapping that has the address, or NULL. */
+const struct image_mapping *image_mapping_at(const struct process_image *process, uint64_t address);
+/* Whether all of it is memory without a file, of a kind that forks inherit as it is. */
+bool image_can_inherit(const struct process_image *process, uint64_t start, uint64_t end);
 /* By its number, or NULL. */
 const struct image_terminal *image_terminal(const struct image *image, uint64_t index);
 

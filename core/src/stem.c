@@ -40,6 +40,7 @@ struct builder {
   struct pie_args *args, *first; /* of the process, of the first */
   uint64_t next;          /* where the next process's part begins */
   uint8_t *at, *end; /* free part of the tables */
+  bool *late;        /* which processes have the memory that they are born with when their children are */
   struct err *err;
 };
 
@@ -97,17 +98,28 @@ own_length(const struct process_image *process)
   return args_length(process) + stacks_length(process);
 }
 
+static uint32_t
+inherited_runs(const struct process_image *p)
+{
+  uint32_t count = 0;
+
+  for (uint32_t i = 0; i < p->run_count; i++)
+    count += p->runs[i].offset == IMAGE_INHERITED;
+  return count;
+}
+
 static uint64_t
 process_tables_length(const struct process_image *p)
 {
-  uint64_t paths = 0;
+  uint64_t paths = 0, inherited = inherited_runs(p);
 
   for (uint32_t i = 0; i < p->mapping_count; i++)
     paths += p->paths[i].length + 17;
   return p->mapping_count *
              (sizeof(struct pie_map) + (ADVICE_KINDS + LATE_ADVICE_KINDS) * sizeof(struct pie_protect) +
               sizeof(struct pie_late)) +
-         2 * p->run_count * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
+         inherited * (sizeof(struct pie_map) + sizeof(struct pie_range)) +
+         2 * (p->run_count + inherited) * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
          p->fd_count * sizeof(struct pie_fd) + (p->pending_count + 1) * sizeof(struct pie_pending) +
          p->lock_count * sizeof(struct pie_lock) + p->timer_count * sizeof(struct pie_timer) +
          p->scheduling_count * sizeof(struct pie_scheduling) + paths + p->cwd.length + p->auxv.length + 4096;
@@ -118,7 +130,7 @@ tables_length(const struct image *image, struct span filter)
 {
   uint64_t length =
       filter.length + 4096 + image->epoll_count * sizeof(struct pie_epoll) +
-      image->description_count * sizeof(int32_t) +
+      image->description_count * sizeof(int32_t) + image->process_count +
       (uint64_t)(image->process_count + image->zombie_count) * BIRTHS_FOR_EACH * sizeof(struct pie_node);
 
   for (uint32_t i = 0; i < image->process_count; i++)
@@ -275,6 +287,113 @@ add_file(struct builder *b, uint32_t i, struct pie_map *map, struct opened *last
   return 0;
 }
 
+/* ---- what is kept of the memory that a process is born with ---------------------------------------------------- */
+
+static const struct pie_range *
+kept_of(const struct builder *b)
+{
+  return (const struct pie_range *)(uintptr_t)b->args->kept;
+}
+
+static bool
+is_within(const struct pie_range *range, const struct image_mapping *mapping)
+{
+  return range->start >= mapping->start && range->start < mapping->end;
+}
+
+/* From the first inherited page of a mapping to the last, as far as the first process has memory without a break. */
+static void
+build_kept(struct builder *b)
+{
+  const struct process_image *p = b->process, *first = &b->plan->image->processes[0];
+  struct pie_range *kept = table(b, inherited_runs(p) * sizeof *kept, &b->args->kept), *last = NULL;
+
+  for (uint32_t m = 0; m < p->mapping_count; m++, last = NULL)
+    for (uint32_t i = p->first_run[m]; i < p->first_run[m + 1]; i++) {
+      const struct image_run *run = &p->runs[i];
+      if (run->offset != IMAGE_INHERITED)
+        continue;
+      if (last && image_can_inherit(first, last->start + last->length, run->address)) {
+        last->length = run->address + run->length - last->start;
+        continue;
+      }
+      last = &kept[b->args->kept_count++];
+      *last = (struct pie_range){run->address, run->length};
+    }
+}
+
+/* Whether all that is kept of the mapping has its protection already. */
+static bool
+has_protection(const struct builder *b, const struct image_mapping *mapping)
+{
+  const struct process_image *first = &b->plan->image->processes[0];
+
+  for (uint32_t i = 0; i < b->args->kept_count; i++) {
+    const struct pie_range *kept = &kept_of(b)[i];
+    for (uint64_t at = kept->start; is_within(kept, mapping) && at < kept->start + kept->length;) {
+      const struct image_mapping *theirs = image_mapping_at(first, at);
+      if (theirs->protection != mapping->protection)
+        return false;
+      at = theirs->end;
+    }
+  }
+  return true;
+}
+
+/* But what is kept. */
+static void
+put_maps(struct builder *b, const struct pie_map *map)
+{
+  struct pie_map *maps = (struct pie_map *)(uintptr_t)b->args->maps;
+  uint64_t at = map->start, end = map->start + map->length;
+
+  for (uint32_t i = 0; i <= b->args->kept_count && at < end; i++) {
+    const struct pie_range *kept = i < b->args->kept_count ? &kept_of(b)[i] : NULL;
+    uint64_t until = kept && kept->start < end ? kept->start : end;
+    if (until < at)
+      continue;
+    if (until > at) {
+      struct pie_map *part = &maps[b->args->map_count++];
+      *part = *map;
+      part->start = at;
+      part->length = until - at;
+      part->offset = map->offset + (at - map->start);
+    }
+    at = until == end ? end : kept->start + kept->length;
+  }
+}
+
+static void
+add_fill(struct builder *b, uint64_t start, uint64_t end, uint64_t what)
+{
+  struct pie_fill *fills = (struct pie_fill *)(uintptr_t)b->args->fills;
+
+  if (start < end)
+    fills[b->args->fill_count++] = (struct pie_fill){start, end - start, what};
+}
+
+/* What of it is not the first's goes, before it is filled. */
+static void
+add_clears(struct builder *b, uint32_t m, const struct pie_range *kept)
+{
+  const struct process_image *p = b->process;
+  uint64_t at = kept->start, end = kept->start + kept->length;
+  bool fills = false;
+
+  for (uint32_t i = p->first_run[m]; i < p->first_run[m + 1]; i++) {
+    const struct image_run *run = &p->runs[i];
+    if (run->address < kept->start || run->address >= end)
+      continue;
+    fills |= run->offset != IMAGE_INHERITED && run->offset != IMAGE_GUARD;
+    if (run->offset != IMAGE_INHERITED)
+      continue;
+    add_fill(b, at, run->address, PIE_CLEAR);
+    at = run->address + run->length;
+  }
+  if (fills)
+    add_fill(b, kept->start, end, PIE_OPEN);
+}
+
 static int
 add_mapping(struct builder *b, uint32_t i, struct opened *last)
 {
@@ -298,9 +417,8 @@ add_mapping(struct builder *b, uint32_t i, struct opened *last)
   }
   if (runs)
     map.protection |= PROT_READ | PROT_WRITE;
-  struct pie_map *maps = (struct pie_map *)(uintptr_t)b->args->maps;
-  maps[b->args->map_count++] = map;
-  if (runs && !writable)
+  put_maps(b, &map);
+  if (runs && (!writable || !has_protection(b, mapping)))
     add_protect(b->args->protects, &b->args->protect_count, mapping, PIE_PROTECT);
   add_advice(b, mapping);
   return 0;
@@ -311,29 +429,32 @@ static void
 add_huge(struct builder *b, const struct image_mapping *mapping, uint64_t start, uint64_t end)
 {
   const uint32_t never = IMAGE_GROWS_DOWN | IMAGE_NO_HUGE | IMAGE_DROPPABLE | IMAGE_MERGEABLE;
-  struct pie_fill *fills = (struct pie_fill *)(uintptr_t)b->args->fills;
 
   start = (start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
   end &= ~(HUGE_PAGE - 1);
   if (start < end && is_first(b) && mapping->backing == IMAGE_ANONYMOUS && !(mapping->flags & never) &&
       !b->process->process.no_thp)
-    fills[b->args->fill_count++] = (struct pie_fill){start, end - start, PIE_HUGE};
+    add_fill(b, start, end, PIE_HUGE);
 }
 
 static void
 add_fills(struct builder *b, uint32_t mapping)
 {
   const struct process_image *p = b->process;
-  struct pie_fill *fills = (struct pie_fill *)(uintptr_t)b->args->fills;
 
+  for (uint32_t i = 0; i < b->args->kept_count; i++)
+    if (is_within(&kept_of(b)[i], &p->mappings[mapping]))
+      add_clears(b, mapping, &kept_of(b)[i]);
   for (uint32_t i = p->first_run[mapping]; i < p->first_run[mapping + 1]; i++) {
     const struct image_run *run = &p->runs[i];
+    if (run->offset == IMAGE_INHERITED)
+      continue;
     uint64_t offset = run->offset == IMAGE_GUARD    ? PIE_GUARD
                       : run->offset == IMAGE_FROZEN ? PIE_FROZEN
                                                     : run->offset;
     if (offset != PIE_GUARD)
       add_huge(b, &p->mappings[mapping], run->address, run->address + run->length);
-    fills[b->args->fill_count++] = (struct pie_fill){run->address, run->length, offset};
+    add_fill(b, run->address, run->address + run->length, offset);
   }
 }
 
@@ -356,12 +477,15 @@ build_memory(struct builder *b)
   const struct process_image *p = b->process;
   struct opened last = {.fd = -1};
 
-  table(b, p->mapping_count * sizeof(struct pie_map), &b->args->maps);
+  uint32_t inherited = inherited_runs(p);
+
+  build_kept(b);
+  table(b, (p->mapping_count + inherited) * sizeof(struct pie_map), &b->args->maps);
   table(b, p->mapping_count * ADVICE_KINDS * sizeof(struct pie_protect), &b->args->protects);
   for (uint32_t i = 0; i < p->mapping_count; i++)
     if (add_mapping(b, i, &last) < 0)
       return -1;
-  table(b, 2 * p->run_count * sizeof(struct pie_fill), &b->args->fills);
+  table(b, 2 * (p->run_count + inherited) * sizeof(struct pie_fill), &b->args->fills);
   for (uint32_t i = 0; i < p->mapping_count; i++)
     add_fills(b, i);
   return open_frozen(b);
@@ -816,13 +940,30 @@ build_common(struct builder *b)
   copy_table(b, b->plan->filter.data, b->plan->filter.length, &b->args->filter);
 }
 
-/* A process is born with the memory of the next before it that is one: a helper has its parent's. */
+/* Those that keep some of the first's memory, and those through which they get it. */
+static void
+find_late(struct builder *b)
+{
+  uint64_t address;
+
+  b->late = table(b, b->plan->image->process_count, &address);
+  for (uint32_t i = 1; i < b->plan->image->process_count; i++) {
+    if (!inherited_runs(&b->plan->image->processes[i]))
+      continue;
+    for (int at = (int)i; at > 0; at = b->births.items[at].parent)
+      if (b->births.items[at].kind == BIRTH_PROCESS)
+        b->late[at] = true;
+  }
+}
+
+/* A process is born with the memory of the next before it that is one and has its own by then: a helper has its
+ * parent's, and so has who leaves it late. */
 static const struct process_image *
 find_born_in(const struct builder *b, int at)
 {
   do
     at = b->births.items[at].parent;
-  while (b->births.items[at].kind != BIRTH_PROCESS);
+  while (b->births.items[at].kind != BIRTH_PROCESS || b->late[at]);
   return &b->plan->image->processes[at];
 }
 
@@ -832,8 +973,10 @@ build_others(struct builder *b)
 {
   const struct image *image = b->plan->image;
 
+  find_late(b);
   for (uint32_t i = 1; i < image->process_count; i++) {
     open_part(b, &image->processes[i]);
+    b->args->leaves_late = b->late[i];
     b->born_in = find_born_in(b, (int)i);
     struct pie_node *node = &((struct pie_node *)(uintptr_t)b->first->nodes)[i];
     node->args = b->args->own;

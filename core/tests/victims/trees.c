@@ -609,3 +609,102 @@ VICTIM(locks, "locks of files: of processes, of open files, whole")
         "the child's lock: %d of %d", lock.l_type, lock.l_pid);
   check_child(&child, "the child");
 }
+
+/* ---- memory that forks have in common -------------------------------------------------------------------------- */
+
+#define SHARED_PAGES 2048
+#define PAGE 4096
+
+/* What stands in a page, by who has written it last. */
+static void
+write_pages(unsigned char *memory, int from, int to, int step, int writer)
+{
+  for (int i = from; i < to; i += step)
+    for (int j = 0; j < PAGE; j += 512)
+      memset(memory + (size_t)i * PAGE + j, (i * 7 + j / 512 + writer * 31) % 251 + 1, 256);
+}
+
+/* The first page that differs, and one; or 0. */
+static int
+differs(const unsigned char *memory, const unsigned char *wanted, int from, int to)
+{
+  for (int i = from; i < to; i++)
+    if (memcmp(memory + (size_t)i * PAGE, wanted + (size_t)i * PAGE, PAGE) != 0)
+      return i + 1;
+  return 0;
+}
+
+/* Both of the memory and of what it is to be, which nobody else changes. */
+static void
+change(unsigned char *memory, unsigned char *wanted, int from, int to, int step, int writer)
+{
+  write_pages(memory, from, to, step, writer);
+  write_pages(wanted, from, to, step, writer);
+}
+
+static void
+answer_for(int question, int answer, unsigned char *memory, const unsigned char *wanted)
+{
+  char byte;
+
+  arrive();
+  while (read(question, &byte, 1) == 1) {
+    int wrong = differs(memory, wanted, 0, SHARED_PAGES);
+    NEED(mprotect(memory, (size_t)SHARED_PAGES * PAGE, PROT_READ | PROT_WRITE) == 0);
+    memset(memory, getpid(), (size_t)SHARED_PAGES * PAGE);
+    NEED(write(answer, &wrong, sizeof wrong) == sizeof wrong);
+  }
+  _exit(0);
+}
+
+VICTIM(heirs,
+       "memory that forks have from their parents, and what each has changed, given up, protected and unmapped")
+{
+  size_t length = (size_t)SHARED_PAGES * PAGE;
+  unsigned char *memory = anonymous(length),
+                *wanted = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  unsigned char *of[3];
+  int question[3][2], answer[3][2], wrong;
+
+  NEED(wanted != MAP_FAILED);
+  meet();
+  change(memory, wanted, 0, SHARED_PAGES, 1, 0);
+  for (int i = 0; i < 3; i++) {
+    of[i] = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(of[i] != MAP_FAILED && pipe(question[i]) == 0 && pipe(answer[i]) == 0);
+    memcpy(of[i], wanted, length);
+  }
+  if (fork() == 0) {
+    change(memory, of[0], 3, SHARED_PAGES, 7, 1);
+    change(memory, of[0], 600, 700, 1, 1);
+    NEED(madvise(memory + 100 * PAGE, 200 * PAGE, MADV_DONTNEED) == 0);
+    memset(of[0] + 100 * PAGE, 0, 200 * PAGE);
+    NEED(mprotect(memory + 400 * PAGE, 250 * PAGE, PROT_READ) == 0);
+    /* Its own child has what is between the two. */
+    memcpy(of[1], of[0], length);
+    if (fork() == 0) {
+      NEED(mprotect(memory, length, PROT_READ | PROT_WRITE) == 0);
+      change(memory, of[1], 50, 1500, 3, 2);
+      answer_for(question[1][0], answer[1][1], memory, of[1]);
+    }
+    answer_for(question[0][0], answer[0][1], memory, of[0]);
+  }
+  if (fork() == 0) {
+    change(memory, of[2], 5, 40, 1, 3);
+    answer_for(question[2][0], answer[2][1], memory, of[2]);
+  }
+  /* Not before they have it. */
+  settle(3);
+  change(memory, wanted, 800, 900, 1, 4);
+  change(memory, wanted, 1, SHARED_PAGES, 64, 4);
+  NEED(munmap(memory + 1000 * PAGE, 100 * PAGE) == 0);
+  ready();
+  await_go();
+  for (int i = 0; i < 3; i++) {
+    NEED(write(question[i][1], "?", 1) == 1 && read(answer[i][0], &wrong, sizeof wrong) == sizeof wrong);
+    CHECK(wrong == 0, "page %d of number %d differs", wrong - 1, i);
+  }
+  wrong = differs(memory, wanted, 0, 1000) + differs(memory, wanted, 1100, SHARED_PAGES);
+  CHECK(wrong == 0, "page %d of the first differs", wrong - 1);
+  end_all();
+}
