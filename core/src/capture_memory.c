@@ -118,6 +118,16 @@ is_small(const struct capture *capture)
          strtoull(own, NULL, 10) + strtoull(swapped, NULL, 10) < SMALL_KIB;
 }
 
+/* The guest makes its copy itself, and is held to its limits as ever. */
+static int
+name_limit(const struct capture *capture, struct err *err)
+{
+  if (err->number != EAGAIN)
+    return -1;
+  memset(err, 0, sizeof *err);
+  return capture_refuse(capture, err, "is at its limit of processes");
+}
+
 /* A fork of the guest would be its child, or with CLONE_PARENT its parent's: known to somebody who waits. So the
  * guest clones a helper that shares its memory and sends no signal; the helper clones the twin and dies, and the
  * twin is init's. Descriptors are shared, not copied: else the twin would hold ends of pipes open. */
@@ -139,7 +149,7 @@ capture_twin(struct capture *capture, struct err *err)
     return -1;
   if (trace_clone(&capture->threads[0], capture->syscall_address, CLONE_VM | CLONE_FILES | CLONE_FS,
                   &capture->helper, &inside, RAMET_STEP_FROZEN_TWIN, err) < 0)
-    return -1;
+    return name_limit(capture, err);
   int made = trace_adopt(capture->helper, &helper, err);
   if (made == 0)
     made = trace_clone(&helper, capture->syscall_address, CLONE_FILES | CLONE_FS, &capture->twin, &twin_inside,
@@ -148,7 +158,7 @@ capture_twin(struct capture *capture, struct err *err)
     made = trace_adopt(capture->twin, &capture->twin_thread, err);
   if (reap_helper(capture, inside, made < 0 ? &second : err) < 0)
     return -1;
-  return made;
+  return made < 0 ? name_limit(capture, err) : 0;
 }
 
 void

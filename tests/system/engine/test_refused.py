@@ -8,7 +8,7 @@ import pytest
 
 from ramet.native import _protocol as p
 from ramet.native import frames
-from system.core import _core
+from system.core import _core, _payloads
 from system.engine import _engine
 from system.engine._engine import Engine, Guest, Victim
 
@@ -37,6 +37,20 @@ def test_what_cannot_be_carried_is_refused_by_name_and_goes_on(engine: Engine, v
         told = engine.refusal(source)
         assert told.startswith("pid "), told
         assert any(words in told for words in victim.proves.split("|")), told
+    source.go()
+    assert source.verdict() == "OK"
+
+
+@pytest.mark.parametrize("victim", _engine.victims("moments"), ids=lambda victim: victim.name)
+def test_a_moment_in_which_nothing_can_be_taken_ends_with_its_name_and_the_source_goes_on(
+    engine: Engine, victim: Victim
+) -> None:
+    """In vfork(2), in another uninterruptible sleep, traced: the last one the product's filter does not allow."""
+    source = engine.start(victim.argv, filter_id=_payloads.ALLOW_ALL)
+    source.ready()
+    _, answer = engine.ask_snapshot(source)
+    assert answer.error[:3] in {("unforkable", "none", 0), ("isolation_failed", "seize", errno.ETIMEDOUT)}
+    assert victim.proves in answer.found.text(p.TAG_TEXT), _engine.describe(answer)
     source.go()
     assert source.verdict() == "OK"
 
