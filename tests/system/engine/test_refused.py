@@ -45,7 +45,7 @@ def test_what_cannot_be_carried_is_refused_by_name_and_goes_on(engine: Engine, v
 def test_a_moment_in_which_nothing_can_be_taken_ends_with_its_name_and_the_source_goes_on(
     engine: Engine, victim: Victim
 ) -> None:
-    """In vfork(2), in another uninterruptible sleep, traced: the last one the product's filter does not allow."""
+    """In vfork(2), in another uninterruptible sleep, traced: which the product's filter does not allow."""
     source = engine.start(victim.argv, filter_id=_payloads.ALLOW_ALL)
     source.ready()
     _, answer = engine.ask_snapshot(source)

@@ -3,7 +3,7 @@
 import pytest
 
 import ramet
-from ramet.errors import RametError, SandboxEnded, Unforkable
+from ramet.errors import IsolationError, SandboxEnded, Unforkable
 from system.sandbox._repl import PATIENCE_S, PYTHON, ask, tell
 
 FILL = """
@@ -17,6 +17,7 @@ while True:
         os._exit(0)
     pids.append(pid)
 """
+GROW = "[(data.append(bytearray(b'x') * (1 << 20)), time.sleep(0.005)) for _ in range(1000)]"
 EMPTY = """
 for pid in pids:
     os.kill(pid, 9)
@@ -39,14 +40,16 @@ def test_a_sandbox_at_its_limit_of_processes_is_refused_by_name_and_forked_again
 def test_a_sandbox_that_runs_out_of_memory_while_it_is_forked_tells_so():
     with ramet.Sandbox(command=PYTHON, limits={"memory": "96M"}) as python:
         tell(python, "import time", "data = []")
-        python.stdin.write("[(data.append(bytearray(b'x') * (1 << 20)), time.sleep(0.005)) for _ in range(1000)]\n")
+        told = []
+        python.stdin.write(f"{GROW}\n")
         ended = None
         while ended is None:
             try:
                 python.fork().close()
             except SandboxEnded as error:
                 ended = error
-            except RametError as error:
-                assert error.code, error
+            except (IsolationError, Unforkable) as error:
+                told.append(error.message)
+        assert all(told)
         assert ended.reason == "oom"
         assert python.wait(timeout=PATIENCE_S).reason == "oom"
