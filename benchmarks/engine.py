@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _engine_latency, _engine_many, _engine_pause, _engine_trees, _machine, _plot
+from benchmarks import _engine_files, _engine_latency, _engine_many, _engine_pause, _engine_trees, _machine, _plot
 from benchmarks._engine import Failed, Place, place
 from benchmarks._engine_settings import SCALES, Outcome, Settings
 
@@ -32,6 +32,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "growth": _engine_latency.measure_growth,
     "at-once": _engine_latency.measure_at_once,
     "pause": _engine_pause.measure,
+    "files": _engine_files.measure,
     "trees": _engine_trees.measure,
     "fiftieth": _engine_many.measure_fiftieth,
     "chain": _engine_many.measure_chain,

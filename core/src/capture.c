@@ -434,7 +434,7 @@ void
 capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
 {
   struct capture_tree tree = {.source = source, .pages = -1, .channel = channel};
-  struct capture_files files = {.copy = -1};
+  struct capture_files files = {.tree = &tree, .copy = -1};
   struct err err = {0};
 
   title_set("ramet-tracer");
@@ -448,6 +448,7 @@ capture_main(const struct capture_source *source, enum ramet_step fault, int cha
     result = trace_setup(source->patience_ms, &err);
   if (result == 0)
     result = take(&tree, &files, &err);
+  capture_files_end(&files);
   answer(&tree, &files, result, &err);
   if (result == 0 && tree.processes[0]->leaving)
     await_stem(channel);

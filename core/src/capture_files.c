@@ -165,7 +165,7 @@ note_closed(struct capture_files *files, struct err *err)
 {
   int watch = files->tree->source->file_watch;
 
-  return watch < 0 ? 0 : filewatch_read(watch, &files->unseen, &files->blind, err);
+  return watch < 0 ? 0 : filewatch_read(watch, &files->unseen, &files->changed, &files->blind, err);
 }
 
 /* ---- numbers -------------------------------------------------------------------------------------------------- */
@@ -269,7 +269,7 @@ distrust_all(struct capture_files *files)
   index = &files->shm.index;
   for (uint32_t i = 0; i < index->count; i++)
     tree_node(index, i)->flags |= TREE_AGAIN;
-  files->blind = false;
+  files->watched = files->blind = false;
 }
 
 int
@@ -287,6 +287,7 @@ capture_files_ahead(struct capture_files *files, struct capture_tree *tree, stru
     return -1;
   if (files->blind)
     distrust_all(files);
+  files->watched = tree->source->file_watch >= 0 && filewatch_all(tree->source->file_watch, tree->source->upper) == 0;
   int result = sync_both(files, false, err);
   forget_wishes(tree);
   return result;
@@ -301,10 +302,13 @@ note_stopped(struct capture_files *files, struct err *err)
 
   if (tree->source->file_watch >= 0)
     inode_map_free(&files->unseen);
+  inode_map_free(&files->changed);
   if (note_closed(files, err) < 0)
     return -1;
   if (files->blind)
     distrust_all(files);
+  if (files->watched)
+    files->upper.dirty = files->shm.dirty = &files->changed;
   for (int i = 0; i < tree->count; i++)
     if (note_maps(files, tree->processes[i]->pid, &tree->processes[i]->maps, err) < 0)
       return -1;
@@ -324,8 +328,17 @@ capture_files_now(struct capture_files *files, struct err *err)
   unsatisfied(files);
   if (sync_both(files, true, err) < 0)
     return -1;
-  files->bytes = treesync_stored(&files->upper) + treesync_stored(&files->shm);
   return 0;
+}
+
+void
+capture_files_end(struct capture_files *files)
+{
+  const struct capture_source *source = files->tree->source;
+
+  if (source->file_watch >= 0)
+    filewatch_less(source->file_watch, source->upper);
+  files->bytes = treesync_stored(&files->upper) + treesync_stored(&files->shm);
 }
 
 int

@@ -17,6 +17,9 @@ enum tree_flag {
   TREE_OPAQUE = 16, /* a directory that hides what is below */
   TREE_AGAIN = 32, /* its next change may leave no sign: it is copied every time */
   TREE_TOUCHED = 64, /* a directory of the copy whose times are to be set again */
+  TREE_MISSED = 128, /* it was being changed when it was to be copied */
+  TREE_VISIT = 256,  /* this pass looks at it; at a directory's entries too */
+  TREE_WAY = 512,    /* a directory that this pass goes through */
 };
 
 /* Two of a file that are equal: nothing was done to it in between that the kernel dates. */

@@ -28,6 +28,12 @@ def write(name, at, data):
     os.close(fd)
 
 
+def fill(name, size):
+    """A file of `size` bytes that are all different from those before."""
+    with open(place(name), "wb") as file:
+        file.write(os.urandom(size))
+
+
 def mapped(name, at, data):
     """Change a file by memory whose page was read before: nothing dates that."""
     fd = os.open(place(name), os.O_RDWR | os.O_NOFOLLOW)
@@ -77,6 +83,7 @@ def again(name):
 
 DOES = {
     "write": write,
+    "fill": fill,
     "mapped": mapped,
     "truncate": lambda name, size: os.truncate(place(name), size),
     "make_dir": lambda name: os.mkdir(place(name)),
@@ -110,7 +117,7 @@ def extents(fd, size):
 
 def look():
     """Every entry, with all that can be told of it."""
-    found, names = {}, {}
+    found, names, linked = {}, {}, {}
     for directory, below, files in os.walk(TOP):
         below.sort()  # links are told by the first of their names
         for name in [".", *sorted(files), *(one for one in below if os.path.islink(f"{directory}/{one}"))]:
@@ -119,7 +126,8 @@ def look():
             entry = [status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns]
             if not stat.S_ISDIR(status.st_mode):
                 entry += [status.st_size, status.st_nlink]
-                entry.append(names.setdefault(status.st_ino, path) if status.st_nlink > 1 else "")
+                if status.st_nlink > 1:
+                    linked[path] = names.setdefault((status.st_dev, status.st_ino), path)
             if stat.S_ISLNK(status.st_mode):
                 entry.append(os.readlink(path))
             if stat.S_ISREG(status.st_mode):
@@ -132,7 +140,7 @@ def look():
             if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
                 entry.append([(name, os.getxattr(path, name).decode()) for name in os.listxattr(path)])
             found[path] = entry
-    return found
+    return {"entries": found, "linked": linked}
 
 
 # --- one instant ------------------------------------------------------------------------------------------
