@@ -51,7 +51,9 @@ def measure(settings: Settings, place: Place) -> Outcome:
         bare = pauses[0]
         for case, one in zip(fits, pauses[1:], strict=True):
             added = one.told.p50 - bare.told.p50
-            note = f"{one.told.p50:.2f} ms, without files {bare.told.p50:.2f}; the first {first[one.name]:.2f}"
+            note = (
+                f"{one.told.p50:.2f} ms, without files {bare.told.p50:.2f}; the first {first[one.name]:.2f}"
+            )
             note += f"; {CHANGED} files changed before each; asked to ready {one.whole.p50:.1f} ms"
             name, what = f"pause_of_{case.name}_files", f"added to the pause by {case.what}"
             outcome.figures.append(Figure(name, what, "ms", added, case.bound, note=note))

@@ -19,7 +19,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _engine_files, _engine_latency, _engine_many, _engine_pause, _engine_trees, _machine, _plot
+from benchmarks import (
+    _engine_files,
+    _engine_latency,
+    _engine_many,
+    _engine_pause,
+    _engine_trees,
+    _machine,
+    _plot,
+)
 from benchmarks._engine import Failed, Place, place
 from benchmarks._engine_settings import SCALES, Outcome, Settings
 

@@ -307,7 +307,8 @@ capture_files_ahead(struct capture_files *files, struct capture_tree *tree, stru
     return -1;
   if (files->blind && distrust_all(files, err) < 0)
     return -1;
-  files->watched = tree->source->file_watch >= 0 && filewatch_all(tree->source->file_watch, tree->source->upper) == 0;
+  files->watched =
+      tree->source->file_watch >= 0 && filewatch_all(tree->source->file_watch, tree->source->upper) == 0;
   int result = sync_both(files, false, err);
   forget_wishes(tree);
   return result;

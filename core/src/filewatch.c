@@ -9,8 +9,7 @@
 
 /* Generation and number, as a tmpfs makes handles. */
 #define HANDLE_BYTES 12
-#define CHANGES                                                                                                    \
-  (FAN_MODIFY | FAN_ATTRIB | FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_ONDIR)
+#define CHANGES (FAN_MODIFY | FAN_ATTRIB | FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_ONDIR)
 
 static uint64_t
 number_of(const uint32_t words[3])

@@ -1,4 +1,4 @@
-"""The files of a fork are those of the instant of its memory, whatever became of them since an earlier copy."""
+"""The files of a fork are those of the instant of its memory, whatever was copied of them before."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def held(engine: Engine) -> list[int]:
 
 
 def late_snapshot(engine: Engine, source: Guest, meanwhile: list[Any]) -> tuple[_engine.Snapshot, Any]:
-    """One of a source that does `meanwhile` when its files were copied, right before it is stopped; its look."""
+    """One of a source that does `meanwhile` when its files were copied, before it is stopped; its look."""
     number = next(engine.numbers)
     request = engine.send_snapshot(source, number, fault=p.STEP_FIND_PROCESSES | p.FAULT_HOLD)
     _core.until(lambda: held(engine), "a tracer that has copied")
@@ -126,8 +126,10 @@ def difference(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds)
-def test_files_of_forks_are_exactly_those_of_the_source(engine: Engine, changes: list[tuple[list[Any], list[Any]]]) -> None:
-    """Of a source that is forked again and again; and of its child, which has them in layers below its own."""
+def test_files_of_forks_are_exactly_those_of_the_source(
+    engine: Engine, changes: list[tuple[list[Any], list[Any]]]
+) -> None:
+    """Of a source that is forked again and again; and of its child, which has them in layers below."""
     source = start(engine)
     ask(source, [*BALLAST, *TREE])
     child = same_in_a_fork(engine, source, "the first child")
@@ -160,9 +162,11 @@ def test_a_second_fork_stores_what_has_changed_since_the_first(engine: Engine) -
         assert 300_000 <= again.found.u64(p.TAG_FILE_BYTES) <= 1.5 * 300_000
 
 
-@pytest.mark.parametrize("forks", [20, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "forks", [20, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
 def test_memory_a_file_shared_memory_and_a_pipe_are_of_one_instant(engine: Engine, forks: int) -> None:
-    """A thread counts in all of them, one after the other, and makes and removes files, while it is copied."""
+    """A thread counts in all of them, one after the other, and makes and removes files meanwhile."""
     source = start(engine)
     ask(source, BALLAST)
     ask(source, "begin")

@@ -38,7 +38,7 @@ from ramet.errors import (
 )
 from ramet.kernels import Kernel, get
 from ramet.models.executions import Execution, Result
-from ramet.models.files import Change
+from ramet.models.files import Change, OnConflict
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
 from ramet.models.names import check_environment, check_name, check_text, near
 from ramet.models.operations import Python
@@ -385,12 +385,20 @@ class Sandbox(Opening):
         base = path or (WORKSPACE if self.files.exists(WORKSPACE) else ".")
         return self.files.download(base, local)
 
-    def commit_to(self, other: Sandbox) -> tuple[Change, ...]:
+    def commit_to(self, other: Sandbox, *, on_conflict: OnConflict = "refuse") -> tuple[Change, ...]:
         """Do to the files of `other` what was done to this one's since it was made, or forked; what that was.
 
-        Fifos, sockets and devices are left out. What `other` did to the same files meanwhile is lost.
+        Fifos, sockets and devices are left out. A file that both have changed since, and differently, is a
+        conflict; so is what one has put into a directory that the other took away.
+
+        Args:
+            other: the sandbox that this one was forked from, or another fork of the same state.
+            on_conflict: ``refuse`` to change anything then, ``overwrite`` what `other` did, or ``keep`` that
+                and do the rest.
+
+        Raises CommitConflict, whose `paths` are the files that both have changed; FileError.
         """
-        return self.files.commit_to(other.files)
+        return self.files.commit_to(other.files, on_conflict=on_conflict)
 
     def diff(self) -> tuple[Change, ...]:
         """The files that are otherwise than when it was made, or forked, by path."""
