@@ -52,6 +52,7 @@ from ramet.models.sandboxes import (
     KernelRef,
     Metrics,
     OnUnsupported,
+    RollbackRequest,
     SandboxInfo,
     SandboxRequest,
     Snapshot,
@@ -699,6 +700,40 @@ class AsyncSandbox(Opening):
             source=self._here.held,
         )
         return children[0] if n is None else children
+
+    async def rollback(self, point: str | Snapshot) -> None:
+        """Have it be again as it was in a snapshot, with its memory, processes and files, under the same id.
+
+        Everything that runs in it is ended first. Its name, limits and metadata stay; a `timeout` that it was
+        given is over. Whoever calls this has it afterwards: unless it is detached it ends with this object.
+        Its standard streams are new ones: what was not read is lost, and who else was attached finds the end.
+        Commands that ran at the snapshot go on, and are not in `commands.list`.
+
+        Raises InvalidRequest when there is no such snapshot, SandboxEnded when it has ended, also in vain.
+        """
+        name = point.name if isinstance(point, Snapshot) else point
+        request = RollbackRequest.of(self.id, name)
+        before = self._here
+        if self._result is not None:
+            raise _dead(self.info)
+        found = _Found()
+        try:
+            await self._client.ask(
+                "sandbox.rollback", request.to_wire(), made=found.made, patience=FORK_PATIENCE_S
+            )
+            found.take()
+        except BaseException:
+            found.close()
+            raise
+        held = found.held[0]
+        if self._files is not None:
+            self._files.close()
+        if before.code is not None:
+            before.code.close()
+        before.held.close()
+        self._take(held)
+        self._commands = self._files = None
+        self._begin_life(Forked(seed=None, env=self._env), None)
 
     async def pause(self, name: str | None = None) -> Snapshot:
         """Keep its state under a name, and end it; `resume` goes on from there.

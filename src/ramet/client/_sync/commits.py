@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ramet.client._files import Ask, unless_gone
+from ramet.client._files import Ask, Raw, unless_gone
 from ramet.errors import FileError, InvalidRequest
 from ramet.models.files import Change, FileInfo, OnConflict
 from ramet.native import _protocol as p
@@ -60,16 +60,17 @@ class Conflicts:
         )
 
     def _tree(self, files: Files, path: str, tree: int) -> dict[str, FileInfo]:
+        found: list[Raw] = []
         with unless_gone():
             found = files.infos(Ask(p.FILE_LIST, path, tree=tree))
-            return {one.info.path: one.info for one in found}
-        return {}
+        return {one.info.path: one.info for one in found}
 
     @staticmethod
     def _look(files: Files, path: str, tree: int) -> FileInfo | None:
+        found: list[Raw] = []
         with unless_gone():
-            return (files.infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=tree)))[0].info
-        return None
+            found = files.infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=tree))
+        return found[0].info if found else None
 
     def _same(self, there: FileInfo | None, ours: FileInfo | None, tree: int) -> bool:
         """Whether a file of `target` is one of `source`, as that stands in its `tree`."""
