@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks import (
     _engine_criu,
+    _engine_files,
     _engine_latency,
     _engine_many,
     _engine_pause,
@@ -40,6 +41,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "growth": _engine_latency.measure_growth,
     "at-once": _engine_latency.measure_at_once,
     "pause": _engine_pause.measure,
+    "files": _engine_files.measure,
     "trees": _engine_trees.measure,
     "fiftieth": _engine_many.measure_fiftieth,
     "chain": _engine_many.measure_chain,

@@ -435,8 +435,8 @@ void
 capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
 {
   struct capture_tree tree = {.source = source, .pages = -1, .channel = channel};
-  struct capture_files files = {.copy = -1};
-  struct err err = {0};
+  struct capture_files files = {.tree = &tree, .copy = -1};
+  struct err err = {0}, second = {0};
 
   title_set("ramet-tracer");
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -449,6 +449,8 @@ capture_main(const struct capture_source *source, enum ramet_step fault, int cha
     result = trace_setup(source->patience_ms, &err);
   if (result == 0)
     result = take(&tree, &files, &err);
+  if (capture_files_end(&files, result == 0, result < 0 ? &second : &err) < 0)
+    result = -1;
   answer(&tree, &files, result, &err);
   if (result == 0 && tree.processes[0]->leaving)
     await_stem(channel);

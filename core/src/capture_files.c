@@ -161,11 +161,28 @@ note_all_running(struct capture_files *files, struct err *err)
 }
 
 static int
+add_all(struct inode_map *to, const struct inode_map *from, struct err *err)
+{
+  for (uint32_t i = 0; i < from->size; i++)
+    if (from->slots[i].value && inode_map_put(to, from->slots[i].inode, 1) < 0)
+      return no_memory(err);
+  return 0;
+}
+
+/* What is kept is of the first snapshot, and this is told once: it is noted there for the next one. */
+static int
 note_closed(struct capture_files *files, struct err *err)
 {
   int watch = files->tree->source->file_watch;
+  struct inode_map closed = {0};
 
-  return watch < 0 ? 0 : filewatch_read(watch, &files->unseen, &files->blind, err);
+  if (watch < 0)
+    return 0;
+  int result = filewatch_read(watch, &closed, &files->changed, &files->blind, err);
+  if (result == 0 && (add_all(&files->unseen, &closed, err) < 0 || add_all(&files->written, &closed, err) < 0))
+    result = -1;
+  inode_map_free(&closed);
+  return result;
 }
 
 /* ---- numbers -------------------------------------------------------------------------------------------------- */
@@ -258,18 +275,21 @@ begin(struct capture_files *files, struct err *err)
 }
 
 /* What was kept is of no use when nobody knows what was mapped since. */
-static void
-distrust_all(struct capture_files *files)
+static int
+distrust_all(struct capture_files *files, struct err *err)
 {
-  struct tree_index *index = &files->upper.index;
+  const struct tree_index *indexes[] = {&files->upper.index, &files->shm.index};
 
-  for (uint32_t i = 0; i < index->count; i++)
-    if (S_ISREG(tree_node(index, i)->mode))
-      tree_node(index, i)->flags |= TREE_AGAIN;
-  index = &files->shm.index;
-  for (uint32_t i = 0; i < index->count; i++)
-    tree_node(index, i)->flags |= TREE_AGAIN;
-  files->blind = false;
+  for (int n = 0; n < 2; n++)
+    for (uint32_t i = 0; i < indexes[n]->count; i++) {
+      const struct tree_node *node = tree_node(indexes[n], i);
+      if (S_ISREG(node->mode) && node->sign.inode &&
+          (inode_map_put(&files->unseen, node->sign.inode, 1) < 0 ||
+           inode_map_put(&files->written, node->sign.inode, 1) < 0))
+        return no_memory(err);
+    }
+  files->watched = files->blind = false;
+  return 0;
 }
 
 int
@@ -285,8 +305,10 @@ capture_files_ahead(struct capture_files *files, struct capture_tree *tree, stru
     return 0;
   if (note_all_running(files, err) < 0)
     return -1;
-  if (files->blind)
-    distrust_all(files);
+  if (files->blind && distrust_all(files, err) < 0)
+    return -1;
+  files->watched =
+      tree->source->file_watch >= 0 && filewatch_all(tree->source->file_watch, tree->source->upper) == 0;
   int result = sync_both(files, false, err);
   forget_wishes(tree);
   return result;
@@ -301,10 +323,13 @@ note_stopped(struct capture_files *files, struct err *err)
 
   if (tree->source->file_watch >= 0)
     inode_map_free(&files->unseen);
+  inode_map_free(&files->changed);
   if (note_closed(files, err) < 0)
     return -1;
-  if (files->blind)
-    distrust_all(files);
+  if (files->blind && distrust_all(files, err) < 0)
+    return -1;
+  if (files->watched)
+    files->upper.dirty = files->shm.dirty = &files->changed;
   for (int i = 0; i < tree->count; i++)
     if (note_maps(files, tree->processes[i]->pid, &tree->processes[i]->maps, err) < 0)
       return -1;
@@ -324,8 +349,20 @@ capture_files_now(struct capture_files *files, struct err *err)
   unsatisfied(files);
   if (sync_both(files, true, err) < 0)
     return -1;
-  files->bytes = treesync_stored(&files->upper) + treesync_stored(&files->shm);
   return 0;
+}
+
+int
+capture_files_end(struct capture_files *files, bool taken, struct err *err)
+{
+  const struct capture_source *source = files->tree->source;
+
+  if (source->file_watch >= 0)
+    filewatch_less(source->file_watch, source->upper);
+  files->bytes = treesync_stored(&files->upper) + treesync_stored(&files->shm);
+  return taken && source->file_index >= 0
+             ? tree_index_distrust(&files->upper.index, source->file_index, &files->written, err)
+             : 0;
 }
 
 int

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "err.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,15 +63,38 @@ fault_arm(enum ramet_step step)
   fault_armed = step;
 }
 
+static volatile sig_atomic_t continued;
+
+static void
+on_continue(int number)
+{
+  continued = number;
+}
+
+/* Until it is killed, or goes on by SIGCONT as if nothing had been. */
+static void
+hold(void)
+{
+  sigset_t set;
+
+  sigemptyset(&set);
+  sigaddset(&set, SIGCONT);
+  sigprocmask(SIG_UNBLOCK, &set, NULL);
+  signal(SIGCONT, on_continue);
+  prctl(PR_SET_NAME, "held");
+  while (!continued)
+    poll(NULL, 0, 10);
+  continued = 0;
+}
+
 int
 fault_here(enum ramet_step step, struct err *err)
 {
   if ((fault_armed & ~RAMET_FAULT_HOLD) != step || step == RAMET_STEP_NONE)
     return 0;
   if (fault_armed & RAMET_FAULT_HOLD) {
-    prctl(PR_SET_NAME, "held");
-    for (;;)
-      pause();
+    hold();
+    return 0;
   }
   errno = EIO;
   return err_step(err, step, "fault injected");

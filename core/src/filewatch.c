@@ -9,11 +9,7 @@
 
 /* Generation and number, as a tmpfs makes handles. */
 #define HANDLE_BYTES 12
-
-struct shmem_handle {
-  struct file_handle head;
-  uint32_t words[HANDLE_BYTES / 4];
-};
+#define CHANGES (FAN_MODIFY | FAN_ATTRIB | FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_ONDIR)
 
 static uint64_t
 number_of(const uint32_t words[3])
@@ -48,8 +44,21 @@ filewatch_open(int layer)
   return steal_fd(&watch);
 }
 
+int
+filewatch_all(int watch, int layer)
+{
+  return fanotify_mark(watch, FAN_MARK_ADD | FAN_MARK_FILESYSTEM, CHANGES, layer, ".");
+}
+
+void
+filewatch_less(int watch, int layer)
+{
+  fanotify_mark(watch, FAN_MARK_REMOVE | FAN_MARK_FILESYSTEM, CHANGES, layer, ".");
+}
+
 static int
-note_event(const struct fanotify_event_metadata *event, struct inode_map *closed, bool *lost)
+note_event(const struct fanotify_event_metadata *event, struct inode_map *closed, struct inode_map *changed,
+           bool *lost)
 {
   const struct fanotify_event_info_fid *info = (const void *)(event + 1);
   const struct file_handle *handle = (const void *)info->handle;
@@ -62,11 +71,15 @@ note_event(const struct fanotify_event_metadata *event, struct inode_map *closed
     return 0;
   }
   memcpy(words, handle->f_handle, sizeof words);
-  return inode_map_put(closed, number_of(words), 1);
+  uint64_t number = number_of(words);
+  return (event->mask & FAN_CLOSE_WRITE && inode_map_put(closed, number, 1) < 0) ||
+                 inode_map_put(changed, number, 1) < 0
+             ? -1
+             : 0;
 }
 
 int
-filewatch_read(int watch, struct inode_map *closed, bool *lost, struct err *err)
+filewatch_read(int watch, struct inode_map *closed, struct inode_map *changed, bool *lost, struct err *err)
 {
   static _Alignas(struct fanotify_event_metadata) char buffer[65536];
   ssize_t length;
@@ -74,7 +87,7 @@ filewatch_read(int watch, struct inode_map *closed, bool *lost, struct err *err)
   while ((length = read(watch, buffer, sizeof buffer)) > 0) {
     const struct fanotify_event_metadata *event = (const void *)buffer;
     for (; FAN_EVENT_OK(event, length); event = FAN_EVENT_NEXT(event, length))
-      if (note_event(event, closed, lost) < 0)
+      if (note_event(event, closed, changed, lost) < 0)
         return err_code(err, "internal", "no memory for changed files");
   }
   if (length < 0 && errno != EAGAIN)

@@ -168,7 +168,7 @@ sandbox_free(struct sandbox *sandbox)
   if (sandbox->origin)
     snapshot_release(sandbox->origin);
   drop_waiting(sandbox);
-  if (sandbox->id) {
+  if (sandbox->id && !sandbox->over) {
     files_sandbox_gone(sandbox->id);
     ports_sandbox_gone(sandbox->id);
     started_sandbox_gone(sandbox->id, sandbox->reason);
@@ -304,9 +304,10 @@ tell_ended(struct sandbox *sandbox, bool lingering)
 
   if (sandbox->told || sandbox->id == 0)
     return;
-  sandbox->told = true;
+  sandbox->told = sandbox->over = true;
   if (!sandbox->is_run) {
     files_sandbox_gone(sandbox->id);
+    ports_sandbox_gone(sandbox->id);
     started_sandbox_gone(sandbox->id, sandbox->reason);
   }
   ended_count++;
@@ -336,7 +337,7 @@ sandbox_refuse(struct sandbox *sandbox, const struct err *err)
 static void
 kill_init(struct sandbox *sandbox)
 {
-  if (sandbox->id)
+  if (sandbox->id && !sandbox->over)
     files_sandbox_gone(sandbox->id);
   sandbox->killed = true;
   sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);

@@ -33,6 +33,7 @@ struct sandbox {
   uint64_t request;         /* of RUN or CREATE */
   struct lane *lane;        /* that it came over; NULL: the control connection */
   bool is_run, owned, told, killed, overdue; /* overdue: init was told to end it, and has some time for that */
+  bool over;        /* its end was told: another may have its number */
   bool has_session;         /* `lane` is, or was, its own; the daemon hears of it by events */
   struct frame *waiting;    /* the request, until PREPARED */
   struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "treeindex.h"
 
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -182,6 +183,23 @@ tree_index_save(const struct tree_index *index, struct err *err)
       write_whole(fd, index->names, index->names_length) < 0)
     return err_step(err, RAMET_STEP_COPY_UPPER, "keep the index of files: %s", strerror(errno));
   return steal_fd(&fd);
+}
+
+int
+tree_index_distrust(const struct tree_index *index, int fd, const struct inode_map *files, struct err *err)
+{
+  struct saved_header header;
+
+  if (pread(fd, &header, sizeof header, 0) != sizeof header || header.count > index->count)
+    return err_code(err, "internal", "an index of files is malformed");
+  for (uint32_t i = 0; i < header.count; i++) {
+    off_t at = (off_t)(sizeof header + i * sizeof *index->nodes + offsetof(struct tree_node, flags));
+    uint32_t flags = TREE_BELOW | TREE_AGAIN;
+    if (inode_map_get(files, index->nodes[i].sign.inode) &&
+        pwrite(fd, &flags, sizeof flags, at) != (ssize_t)sizeof flags)
+      return err_step(err, RAMET_STEP_COPY_UPPER, "keep the index of files: %s", strerror(errno));
+  }
+  return 0;
 }
 
 void

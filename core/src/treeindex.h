@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "err.h"
+#include "inodemap.h"
 
 enum tree_flag {
   TREE_BELOW = 1,  /* the layer below the copy has something under this name */
@@ -17,6 +18,9 @@ enum tree_flag {
   TREE_OPAQUE = 16, /* a directory that hides what is below */
   TREE_AGAIN = 32, /* its next change may leave no sign: it is copied every time */
   TREE_TOUCHED = 64, /* a directory of the copy whose times are to be set again */
+  TREE_MISSED = 128, /* it was being changed when it was to be copied */
+  TREE_VISIT = 256,  /* this pass looks at it; at a directory's entries too */
+  TREE_WAY = 512,    /* a directory that this pass goes through */
 };
 
 /* Two of a file that are equal: nothing was done to it in between that the kernel dates. */
@@ -50,6 +54,9 @@ int tree_index_make(struct tree_index *index, struct err *err) MUST_CHECK;
 int tree_index_load(struct tree_index *index, int fd, struct err *err) MUST_CHECK;
 /* A memory file, or -1. */
 int tree_index_save(const struct tree_index *index, struct err *err) MUST_CHECK;
+/* In what was saved, and loaded into `index`: files that are to be copied again although they may look as they did. */
+int tree_index_distrust(const struct tree_index *index, int fd, const struct inode_map *files,
+                        struct err *err) MUST_CHECK;
 void tree_index_free(struct tree_index *index);
 
 struct tree_node *tree_node(const struct tree_index *index, uint32_t number);

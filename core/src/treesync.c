@@ -52,7 +52,7 @@ missed(struct pass *p, const char *what, uint32_t number)
 
   if (p->strict || !gone)
     return failed(p, what, number);
-  node_of(p, number)->flags |= TREE_AGAIN;
+  node_of(p, number)->flags |= TREE_AGAIN | TREE_MISSED;
   return 0;
 }
 
@@ -198,7 +198,7 @@ note(struct pass *p, uint32_t number, const struct stat *st)
   node->sign = tree_sign_of(st);
   node->mode = st->st_mode;
   node->links = (uint32_t)st->st_nlink;
-  node->flags &= ~(uint32_t)TREE_AGAIN;
+  node->flags &= ~(uint32_t)(TREE_AGAIN | TREE_MISSED);
   if (node->sign.changed >= p->since)
     node->flags |= TREE_AGAIN;
 }
@@ -363,28 +363,34 @@ sync_linked(struct pass *p, struct place *place, uint32_t number, const struct s
   return 0;
 }
 
-/* A name whose directory was renamed is new, and those beside it are as they were, in the layer below: they are names of
- * one file there only. */
+static int
+join(struct pass *p, uint32_t number, uint32_t first)
+{
+  struct tree_node *node = node_of(p, number), before = *node;
+  struct place place = {.number = node->parent, .from = -1, .to = -1};
+  struct stat st = {.st_mode = node->mode, .st_nlink = node->links};
+  bool linked = node->flags & TREE_HERE && are_linked(p, &place, number, first);
+  int result = linked ? 0 : relink(p, &place, number, first, &st);
+
+  close_fd(&place.to);
+  node->sign = before.sign;
+  node->flags |= before.flags & TREE_AGAIN;
+  return result;
+}
+
+/* A name whose directory was renamed is new, and nothing has happened to the others of the file. */
 static int
 join_linked(struct pass *p)
 {
   for (uint32_t i = 1; i < p->index->count; i++) {
-    struct tree_node *node = node_of(p, i);
-    uint32_t first = 0;
-    if (node->links > 1 && node->pass == p->sync->pass && node->sign.inode && !(node->flags & TREE_HERE) &&
-        !S_ISDIR(node->mode))
-      first = inode_map_get(&p->linked, node->sign.inode);
-    if (!first)
+    const struct tree_node *node = node_of(p, i);
+    /* Where all were looked at, those that are here were joined then. */
+    bool joined = node->flags & TREE_HERE && !p->sync->dirty;
+    if (node->links < 2 || !node->sign.inode || joined || S_ISDIR(node->mode))
       continue;
-    struct tree_node before = *node;
-    struct place place = {.number = node->parent, .from = -1, .to = -1};
-    struct stat none = {.st_mode = node->mode, .st_nlink = node->links};
-    int result = relink(p, &place, i, first, &none);
-    close_fd(&place.to);
-    if (result < 0)
+    uint32_t first = inode_map_get(&p->linked, node->sign.inode);
+    if (first && first != i && join(p, i, first) < 0)
       return -1;
-    node->sign = before.sign;
-    node->flags |= before.flags & TREE_AGAIN;
   }
   return 0;
 }
@@ -402,8 +408,7 @@ begin_dir(struct pass *p, struct place *place, uint32_t number)
   if (to < 0 || make_dir(p, to, number) < 0)
     return -1;
   struct tree_node *node = node_of(p, number);
-  if (node->flags & TREE_BELOW)
-    node->flags |= TREE_OPAQUE;
+  node->flags |= TREE_VISIT | (node->flags & TREE_BELOW ? TREE_OPAQUE : 0);
   return 0;
 }
 
@@ -486,8 +491,31 @@ vanish_unseen(struct pass *p, struct place *place)
   return 0;
 }
 
+/* Nothing was done to the directory itself. */
 static int
-sync_dir(struct pass *p, struct place *place)
+go_through(struct pass *p, struct place *place)
+{
+  for (uint32_t child = node_of(p, place->number)->first; child; child = node_of(p, child)->next)
+    if (node_of(p, child)->flags & (TREE_VISIT | TREE_WAY) && sync_entry(p, place, tree_name(p->index, child)) < 0)
+      return -1;
+  return 0;
+}
+
+/* The same file has the name, and nothing was done to it. */
+static bool
+is_clean(struct pass *p, const struct place *place, const struct dirent *entry)
+{
+  uint32_t number = p->sync->dirty ? tree_find(p->index, place->number, entry->d_name) : 0;
+  struct tree_node *node = node_of(p, number);
+
+  if (!number || node->flags & (TREE_VISIT | TREE_WAY) || node->sign.inode != entry->d_ino)
+    return false;
+  node->pass = p->sync->pass;
+  return true;
+}
+
+static int
+list_dir(struct pass *p, struct place *place)
 {
   int listing = open_quietly(place->from, ".", O_RDONLY | O_DIRECTORY), result = 0;
   DIR *dir = listing < 0 ? NULL : fdopendir(listing);
@@ -501,11 +529,19 @@ sync_dir(struct pass *p, struct place *place)
     result = failed(p, "depth of", place->number);
   }
   for (struct dirent *entry; result == 0 && (entry = readdir(dir));)
-    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && !is_clean(p, place, entry))
       result = sync_entry(p, place, entry->d_name);
   p->depth--;
   closedir(dir);
   return result < 0 ? -1 : vanish_unseen(p, place);
+}
+
+static int
+sync_dir(struct pass *p, struct place *place)
+{
+  bool listed = !p->sync->dirty || node_of(p, place->number)->flags & TREE_VISIT;
+
+  return listed ? list_dir(p, place) : go_through(p, place);
 }
 
 /* ---- the ends of a pass --------------------------------------------------------------------------------------- */
@@ -567,6 +603,30 @@ set_directories(struct pass *p)
   return 0;
 }
 
+static bool
+is_dirty(const struct treesync *sync, const struct tree_node *node)
+{
+  return node->flags & TREE_MISSED || inode_map_get(sync->dirty, node->sign.inode) ||
+         (sync->unseen && inode_map_get(sync->unseen, node->sign.inode));
+}
+
+/* What is to be looked at, and the ways to it. */
+static void
+mark_dirty(struct pass *p)
+{
+  const uint32_t marks = TREE_VISIT | TREE_WAY;
+
+  for (uint32_t i = 0; i < p->index->count; i++)
+    node_of(p, i)->flags &= ~marks;
+  for (uint32_t i = 0; p->sync->dirty && i < p->index->count; i++) {
+    if (!node_of(p, i)->sign.inode || !is_dirty(p->sync, node_of(p, i)))
+      continue;
+    node_of(p, i)->flags |= TREE_VISIT;
+    for (uint32_t at = node_of(p, i)->parent; !(node_of(p, at)->flags & TREE_WAY); at = node_of(p, at)->parent)
+      node_of(p, at)->flags |= TREE_WAY;
+  }
+}
+
 static int64_t
 tick(void)
 {
@@ -590,9 +650,10 @@ run(struct pass *p)
   if ((!same || p->sync->pass == 1) && touch(p, 0) < 0)
     return -1;
   note(p, 0, &st);
+  mark_dirty(p);
   int result = sync_dir(p, &top);
   close_fd(&top.to);
-  if (result == 0 && p->linked_below && p->linked.count)
+  if (result == 0 && (p->linked_below || p->sync->dirty) && p->linked.count)
     result = join_linked(p);
   return result < 0 ? -1 : set_directories(p);
 }

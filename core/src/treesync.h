@@ -21,6 +21,7 @@ struct treesync {
   struct tree_index index;
   struct inodes *inodes;          /* files that were made already; or NULL */
   const struct inode_map *unseen; /* files of the source that may change without a sign */
+  const struct inode_map *dirty;  /* all that were changed since the last pass began; NULL: nobody knows */
   struct treecopy_count count;    /* entries of the last pass; bytes copied by all */
   uint32_t pass;
 };

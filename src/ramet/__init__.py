@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ramet.client.forkbox import Forkbox as Forkbox
     from ramet.errors import CodeFailed as CodeFailed
     from ramet.errors import CommandFailed as CommandFailed
+    from ramet.errors import CommitConflict as CommitConflict
     from ramet.errors import DaemonError as DaemonError
     from ramet.errors import DaemonLost as DaemonLost
     from ramet.errors import DaemonStartError as DaemonStartError
@@ -109,6 +110,7 @@ _HOME = {
         (
             "CodeFailed",
             "CommandFailed",
+            "CommitConflict",
             "DaemonError",
             "DaemonLost",
             "DaemonStartError",

@@ -11,6 +11,7 @@ The tree::
      ├ ForkError             children were not made: `errors` by number; `sandboxes` are those that were kept
      ├ SandboxEnded          the sandbox is dead; `reason`, `exit_code` and `signal` say of what
      ├ FileError             a file in a sandbox: `path` names it, `errno` and `code` say what about it
+     ├ CommitConflict        two sandboxes have changed the same files: `paths`; nothing was written
      ├ WaitTimeout           a wait with a timeout was in vain, and changed nothing; also a TimeoutError
      ├ SnapshotError         a snapshot on disk: `snapshot` names it
      │  ├ SnapshotDamaged    bytes of it, or of what it builds upon, are not those that were written
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CodeFailed",
     "CommandFailed",
+    "CommitConflict",
     "DaemonError",
     "DaemonLost",
     "DaemonStartError",
@@ -265,6 +267,30 @@ class FileError(RametError):
         self.path = path
 
 
+class CommitConflict(RametError):
+    """Two sandboxes have changed the same files, each in its way; nothing was written. `paths` are those."""
+
+    default_code = "commit_conflict"
+    extra = ("paths",)
+
+    def __init__(
+        self, code: str, message: str, *, paths: Sequence[str] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(code, message, hint=hint)
+        self.paths = tuple(paths)
+
+    @classmethod
+    def of_paths(cls, paths: Sequence[str]) -> Self:
+        """The error for these, one at least."""
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return cls(
+            cls.default_code,
+            f"both sandboxes have changed {paths[0]}{more}",
+            paths=paths,
+            hint="on_conflict: overwrite takes these files, keep leaves them as they are there",
+        )
+
+
 class WaitTimeout(RametError, TimeoutError):
     """What was waited for did not come in time. Nothing is lost: wait again, read again, or kill."""
 
@@ -389,6 +415,7 @@ _CLASSES: dict[str, type[RametError]] = {
         Unforkable,
         SandboxEnded,
         FileError,
+        CommitConflict,
         WaitTimeout,
         TemplateError,
         SnapshotError,

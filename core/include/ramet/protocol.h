@@ -166,7 +166,7 @@ enum ramet_tag {
   RAMET_TAG_WALL_NS = 39, /* u64: from arrival of the request to the end of every process */
   RAMET_TAG_OWNED = 40, /* u32: 1 = ends with the control connection */
   RAMET_TAG_RECORD = 41, /* bytes */
-  RAMET_TAG_FAULT = 42, /* u32: enum ramet_step that is to fail with EIO, or FAULT_HOLD (tests) */
+  RAMET_TAG_FAULT = 42, /* u32: enum ramet_step that is to fail with EIO; FAULT_HOLD: to wait for SIGCONT (tests) */
   RAMET_TAG_MEMORY = 43, /* u64: bytes that all processes and written files together may take; 0: any */
   RAMET_TAG_WATCH = 44, /* u64, core to init: the same, where init has to see to it; in results, 1 if it had */
   RAMET_TAG_CPU_QUOTA = 45, /* u64: microseconds of processor time in each 100 ms; 0: any */
@@ -187,7 +187,7 @@ enum ramet_tag {
   RAMET_TAG_SNAPSHOT = 60, /* u32, chosen by the daemon, never 0; in CREATE: fork from it */
   RAMET_TAG_PAUSE_NS = 61, /* u64: how long the source stood still */
   RAMET_TAG_MEMORY_BYTES = 62, /* u64: pages kept in the image */
-  RAMET_TAG_FILE_BYTES = 63, /* u64: bytes of the writable layer kept */
+  RAMET_TAG_FILE_BYTES = 63, /* u64: bytes of files that this snapshot has and no earlier one of its source */
   RAMET_TAG_PROCESS_COUNT = 64, /* u32 */
   RAMET_TAG_CAPTURE_NS = 65, /* u64: from the request to the image */
   RAMET_TAG_STEM_NS = 66, /* u64: from the image to a stem that can be forked */

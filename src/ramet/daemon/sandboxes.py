@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ForkReport,
         ForkRequest,
         ListRequest,
+        RollbackRequest,
         SandboxRequest,
         Snapshot,
         SnapshotName,
@@ -56,6 +57,7 @@ class SandboxOperations:
             "sandbox.commands": self._commands,
             "sandbox.begin": self._begin,
             "sandbox.attach": self._attach,
+            "sandbox.rollback": self._rollback,
             "snapshot.list": self._list_snapshots,
             "snapshot.remove": self._remove_snapshot,
         }
@@ -92,6 +94,11 @@ class SandboxOperations:
 
     async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
         return (await self._sandboxes.begin(request)).info()
+
+    async def _rollback(self, request: RollbackRequest, client: Connection) -> SandboxInfo:
+        sandbox, channel = await self._sandboxes.rollback(request)
+        _deliver(client, 0, sandbox, channel)
+        return sandbox.info()
 
     async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
         sandbox = await self._sandboxes.find(request.sandbox)

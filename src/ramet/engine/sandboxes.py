@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         KernelRef,
         ListRequest,
         OnUnsupported,
+        RollbackRequest,
         SandboxInfo,
         Snapshot,
         SnapshotRequest,
@@ -296,13 +297,59 @@ class Sandboxes:
         self.ahead.fill(image)
         return tuple([one for one in failed if one is not None])
 
+    async def rollback(self, request: RollbackRequest) -> tuple[Sandbox, Channel]:
+        """A sandbox as it was in a snapshot, under the id, name and limits that it has; and its streams.
+
+        Whatever runs in it is ended first. Raises as `fork` does; when the snapshot cannot be forked then,
+        the sandbox has ended.
+        """
+        image = await self.snapshots.find(request.snapshot)
+        before = await self.find(request.sandbox)
+        detach = before.ttl is not None
+        again = ForkRequest.of(
+            snapshot=request.snapshot,
+            names=None if before.name is None else [before.name],
+            metadata=before.origin.metadata,
+            detach=detach,
+            ttl=before.ttl,
+        )
+        with image.used():
+            try:
+                channel = Channel(detached=detach, kernel=image.kernel)
+            except OSError as error:
+                raise _no_descriptors(error) from None
+            try:
+                before.kill("it was rolled back")
+                await self.wait_gone(before)
+            except RametError:
+                channel.close()
+                raise
+            return await self._child(image, again, again.children[0], channel, instead=before), channel
+
     async def _child(
-        self, image: Image, request: ForkRequest, own: Child, channel: Channel, *, spare: bool = False
+        self,
+        image: Image,
+        request: ForkRequest,
+        own: Child,
+        channel: Channel,
+        *,
+        spare: bool = False,
+        instead: Sandbox | None = None,
     ) -> Sandbox:
-        """Takes `channel` when it fails. A `spare` is nobody's yet."""
+        """Takes `channel` when it fails. A `spare` is nobody's yet; the id of `instead` is free."""
         limits = image.limits.replace(**own.limits) if own.limits else image.limits
         origin = _origin_of_child(image, own.metadata)
-        sandbox = self._begin(image.core, origin, limits, own.name, request.ttl)
+        number = 0
+        if instead is not None:
+            limits, number = instead.limits, instead.number
+            epoch = max(instead.origin.epoch, image.epoch) + 1
+            origin = dataclasses.replace(origin, parent=instead.origin.parent, epoch=epoch)
+            self._past.pop(number, None)
+        try:
+            sandbox = self._begin(image.core, origin, limits, own.name, request.ttl, number=number)
+        except RametError:
+            channel.close()
+            raise
         sandbox.spare = spare
         sandbox.ground = image.ground_of_children()
         try:
@@ -549,10 +596,17 @@ class Sandboxes:
             )  # fmt: skip
 
     def _begin(
-        self, core: Core, origin: Origin, limits: Limits, name: str | None, ttl: float | None
+        self,
+        core: Core,
+        origin: Origin,
+        limits: Limits,
+        name: str | None,
+        ttl: float | None,
+        *,
+        number: int = 0,
     ) -> Sandbox:
+        """`number`: of one that has ended, whose id it gets; 0: a new one."""
         self._check_name(name)  # again: others may have come while the root was worked out
-        number = 0
         while not number or number in self._living or number in self._past:
             number = secrets.randbits(48)
         sandbox = self._living[number] = Sandbox(core, number, origin, limits=limits, name=name, ttl=ttl)

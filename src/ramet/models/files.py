@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATH_MAX = 4096
+OnConflict = Literal["refuse", "overwrite", "keep"]
 FileKind = Literal["file", "directory", "link", "fifo", "socket", "device"]
 _KINDS: Mapping[int, FileKind] = {
     stat.S_IFREG: "file",

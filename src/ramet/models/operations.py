@@ -457,6 +457,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("sandbox.list", s.ListRequest, s.SandboxList),
         Operation("sandbox.attach", s.SandboxRequest, s.SandboxInfo, streams="made"),
         Operation("sandbox.begin", s.BeginRequest, s.SandboxInfo, idempotent=False),
+        Operation("sandbox.rollback", s.RollbackRequest, s.SandboxInfo, streams="made", idempotent=False),
         Operation("sandbox.commands", c.SandboxLaneRequest, c.SandboxLane, streams="made"),
         Operation("snapshot.list", Empty, s.SnapshotList),
         Operation("snapshot.remove", s.SnapshotName, s.Snapshot, idempotent=False),

@@ -559,6 +559,29 @@ class SnapshotName:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RollbackRequest:
+    """Have `sandbox` be again as it is in `snapshot`."""
+
+    sandbox: str
+    snapshot: str
+
+    @classmethod
+    def of(cls, sandbox: object, snapshot: object) -> Self:
+        """A checked one. Raises InvalidRequest."""
+        return cls(check_sandbox(sandbox), check_name(check_text(snapshot, "snapshot"), "snapshot"))
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest."""
+        only(data, ("sandbox", "snapshot"))
+        return cls.of(data.get("sandbox", ""), data.get("snapshot", ""))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ListRequest:
     """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
 

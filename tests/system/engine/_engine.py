@@ -231,7 +231,7 @@ class Engine:
     core: _core.Core
     guests: list[Guest] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def start(self, argv: Sequence[str], about: str = "source", **options: object) -> Guest:
         """A sandbox of its own with one command in it. Options are those of `plan` and `command`."""
@@ -248,7 +248,7 @@ class Engine:
 
     def ask_snapshot(self, guest: Guest, *, fault: int = 0, drop: bool = False) -> tuple[int, _core.Answer]:
         """Ask for a snapshot; its number, and the answer whatever it is."""
-        number = next(self._numbers)
+        number = next(self.numbers)
         return number, self.core.control.answer(self.send_snapshot(guest, number, fault=fault, drop=drop))
 
     def send_snapshot(self, guest: Guest, number: int, *, fault: int = 0, drop: bool = False) -> int:

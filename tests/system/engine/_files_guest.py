@@ -9,7 +9,6 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
 import socket
 import stat
 import sys
@@ -26,6 +25,12 @@ def write(name, at, data):
     fd = os.open(place(name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     os.pwrite(fd, data.encode(), at)
     os.close(fd)
+
+
+def fill(name, size):
+    """A file of `size` bytes that are all different from those before."""
+    with open(place(name), "wb") as file:
+        file.write(os.urandom(size))
 
 
 def mapped(name, at, data):
@@ -48,8 +53,11 @@ def node(name):
 
 
 def remove(name):
+    """With all that is in it, and no directory open meanwhile: no fork could carry that."""
     if os.path.isdir(place(name)) and not os.path.islink(place(name)):
-        shutil.rmtree(place(name))
+        for one in os.listdir(place(name)):
+            remove(f"{name}/{one}")
+        os.rmdir(place(name))
     else:
         os.unlink(place(name))
 
@@ -58,17 +66,15 @@ def times(name, accessed, modified):
     os.utime(place(name), ns=(accessed, modified), follow_symlinks=False)
 
 
-def touched(name):
-    """Have it read, which sets its time of access."""
-    with open(place(name), "rb") as file:
-        file.read(1)
+def content(name):
+    """Of a regular file: a fifo would wait for somebody to write."""
+    with open(os.open(place(name), os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        return file.read()
 
 
 def again(name):
     """Replace it by another of the same size and times."""
-    before = os.lstat(place(name))
-    with open(place(name), "rb") as file:
-        data = file.read()
+    before, data = os.lstat(place(name)), content(name)
     os.unlink(place(name))
     with open(place(name), "wb") as file:
         file.write(data[::-1])
@@ -77,6 +83,7 @@ def again(name):
 
 DOES = {
     "write": write,
+    "fill": fill,
     "mapped": mapped,
     "truncate": lambda name, size: os.truncate(place(name), size),
     "make_dir": lambda name: os.mkdir(place(name)),
@@ -90,7 +97,7 @@ DOES = {
     "times": times,
     "attribute": lambda name, text: os.setxattr(place(name), "user.colour", text.encode()),
     "no_attribute": lambda name: os.removexattr(place(name), "user.colour"),
-    "touched": touched,
+    "touched": content,
     "again": again,
 }
 
@@ -110,7 +117,7 @@ def extents(fd, size):
 
 def look():
     """Every entry, with all that can be told of it."""
-    found, names = {}, {}
+    found, names, linked = {}, {}, {}
     for directory, below, files in os.walk(TOP):
         below.sort()  # links are told by the first of their names
         for name in [".", *sorted(files), *(one for one in below if os.path.islink(f"{directory}/{one}"))]:
@@ -119,7 +126,8 @@ def look():
             entry = [status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns]
             if not stat.S_ISDIR(status.st_mode):
                 entry += [status.st_size, status.st_nlink]
-                entry.append(names.setdefault(status.st_ino, path) if status.st_nlink > 1 else "")
+                if status.st_nlink > 1:
+                    linked[path] = names.setdefault((status.st_dev, status.st_ino), path)
             if stat.S_ISLNK(status.st_mode):
                 entry.append(os.readlink(path))
             if stat.S_ISREG(status.st_mode):
@@ -132,7 +140,7 @@ def look():
             if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
                 entry.append([(name, os.getxattr(path, name).decode()) for name in os.listxattr(path)])
             found[path] = entry
-    return found
+    return {"entries": found, "linked": linked}
 
 
 # --- one instant ------------------------------------------------------------------------------------------
@@ -195,19 +203,18 @@ class Counter(threading.Thread):
         return {"wrong": self.wrong, "numbers": numbers, "names": [names, expected]}
 
 
-counter = None
+counters = []
 
 
 def answer(asked):
     """What to say to it."""
-    global counter
     if asked == "look":
         return look()
     if asked == "begin":
-        counter = Counter()
+        counters.append(Counter())
         return None
     if asked == "stop":
-        return counter.stop()
+        return counters.pop().stop()
     for name, *arguments in asked:
         with contextlib.suppress(OSError, ValueError):
             DOES[name](*arguments)

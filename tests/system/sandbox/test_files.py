@@ -436,6 +436,34 @@ def test_the_winners_files_are_taken_back():
         assert listed == "wona file nowparent'skept\nlink\nnew\nturned\n"
 
 
+def test_what_both_have_changed_is_refused_by_name_overwritten_or_kept():
+    with ramet.Sandbox(command=["sleep", "10000"]) as parent:
+        for name in ("both", "alike", "gone/kept", "moved/file", "mine"):
+            parent.files.write(name, "x")
+        with parent.fork() as child:
+            child.commands.run("echo child > both; echo same > alike; rm -r gone; echo y > mine")
+            child.files.write("moved/new", "y")
+            parent.commands.run("echo parent > both; echo same > alike; echo z > gone/put; rm -r moved")
+            for attempt in ("refuse", "keep", "overwrite"):
+                before = parent.files.read("both")
+                if attempt == "refuse":
+                    with pytest.raises(ramet.CommitConflict) as caught:
+                        child.commit_to(parent)
+                    names = [path.removeprefix("/home/user/") for path in caught.value.paths]
+                    assert names == ["both", "gone/put", "moved/new"]
+                    assert parent.files.read("mine") == "x"
+                    continue
+                child.commit_to(parent, on_conflict=attempt)
+                assert parent.files.read("mine") == "y\n"
+                kept = attempt == "keep"
+                assert parent.files.read("both") == (before if kept else "child\n")
+                assert parent.files.exists("gone/put") == kept
+                assert parent.files.exists("moved/new") != kept
+            with pytest.raises(ramet.InvalidRequest) as wrong:
+                child.commit_to(parent, on_conflict="ask")
+            assert wrong.value.field == "on_conflict"
+
+
 def test_a_file_that_cannot_be_taken_away_is_not_told_as_deleted(monkeypatch):
     def refuse(path, *, recursive):
         raise FileError("busy", f"{path}: Device or resource busy", path=path, errno=errno.EBUSY)

@@ -4,7 +4,7 @@ import pytest
 
 import ramet
 from ramet.client import fork, sandboxes
-from system.sandbox._repl import PYTHON, ask, ask_all, tell
+from system.sandbox._repl import PATIENCE_S, PYTHON, ask, ask_all, tell
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +88,58 @@ def test_a_snapshot_can_be_taken_by_another_program():
         assert sandboxes.snapshot("worker", "point").sandbox == worker.id
         with ramet.Sandbox("point") as child:
             assert ask(child, "x") == "41"
+
+
+def test_a_rolled_back_sandbox_is_as_it_was_under_its_id():
+    with ramet.Sandbox(command=["bash"], name="rolled", metadata={"a": "b"}) as shell:
+        shell.stdin.write("x=1; cd /tmp; echo before > file; echo ready\n")
+        assert shell.stdout.readline(timeout=PATIENCE_S) == b"ready\n"
+        point = shell.snapshot("point")
+        with shell.fork() as child:
+            for turn in range(2):
+                shell.stdin.write("x=2; echo after > file; echo more > new; echo $x\n")
+                assert shell.stdout.readline(timeout=PATIENCE_S) == b"2\n"
+                before, gone = shell.info, shell.commands.start(["sleep", "1000"])
+                shell.rollback(point)
+                assert gone.wait(timeout=PATIENCE_S).reason == "killed"
+                gone.close()
+                shell.commands.forget()
+                shell.stdin.write("echo $x $(cat file) $(ls) $PWD\n")
+                assert shell.stdout.readline(timeout=PATIENCE_S) == b"1 before file /tmp\n", turn
+                after = shell.info
+                assert (after.id, after.name, after.metadata) == (before.id, "rolled", {"a": "b"})
+                assert (after.parent, after.snapshot, after.detached) == (None, "point", False)
+                assert shell.commands.run("cat /tmp/file", check=True).stdout == "before\n"
+                assert shell.files.read("/tmp/file") == "before\n"
+            child.stdin.write("echo $x\n")
+            assert child.stdout.readline(timeout=PATIENCE_S) == b"1\n"
+        listed = [one.id for one in sandboxes.list(ended=True) if one.name == "rolled"]
+        assert listed == [shell.id]
+        with pytest.raises(ramet.InvalidRequest) as caught:
+            shell.rollback("nothing")
+        assert caught.value.code == "unknown_snapshot"
+        shell.stdin.write("echo still\n")
+        assert shell.stdout.readline(timeout=PATIENCE_S) == b"still\n"
+    assert shell.id not in {one.id for one in sandboxes.list()}
+
+
+def test_a_kernel_goes_on_from_where_it_is_rolled_back_to():
+    with ramet.Sandbox(kernel="python") as sandbox:
+        sandbox.run_code("x = 1")
+        point = sandbox.snapshot("point")
+        sandbox.run_code("x = 2")
+        sandbox.rollback(point)
+        assert sandbox.run_code("x").text == "1"
+
+
+def test_a_detached_sandbox_is_rolled_back_by_another_program_and_lives_on():
+    with ramet.Sandbox(command=["sleep", "1000"], detach=True) as sandbox:
+        sandbox.snapshot("point")
+        sandbox.files.write("later", "x")
+    other = ramet.Sandbox.connect(sandbox.id)
+    other.rollback("point")
+    other.let_go()
+    again = ramet.Sandbox.connect(sandbox.id)
+    assert not again.files.exists("later")
+    again.kill()
+    again.let_go()

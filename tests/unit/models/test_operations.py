@@ -157,6 +157,7 @@ def sandbox_results():
         "sandbox.list": SandboxList((running, ended)),
         "sandbox.attach": running,
         "sandbox.begin": running,
+        "sandbox.rollback": running,
         "sandbox.commands": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
         "snapshot.list": SnapshotList((point,)),
         "snapshot.remove": point,
@@ -181,7 +182,7 @@ def test_every_result_of_the_table_arrives_as_it_left():
 
 def test_only_operations_that_start_nothing_may_be_sent_again():
     once = {name for name, operation in OPERATIONS.items() if not operation.idempotent}
-    made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "snapshot")}
+    made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "rollback", "snapshot")}
     assert once == {"run", *made, "snapshot.remove"}
 
 

@@ -1,10 +1,11 @@
-"""`ramet sandbox cp|diff`: files of sandboxes that stay."""
+"""`ramet sandbox cp|diff|commit`: files of sandboxes that stay."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 
 import typer
 
@@ -12,6 +13,7 @@ from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ramet.client import Files
+    from ramet.models.files import Change, OnConflict
 
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
@@ -55,13 +57,33 @@ def diff(
         sys.stdout.buffer.flush()
         return 0
     base = path.rstrip("/") + "/"
-    found = [one for one in files.diff() if one.path.startswith(base)]
-    if as_json:
-        print(json.dumps({"changes": [one.to_dict() for one in found]}))
-    else:
-        for one in found:
-            print(f"{one.change:<9} {one.path}")
+    _tell([one for one in files.diff() if one.path.startswith(base)], as_json=as_json)
     return 0
+
+
+def commit(
+    sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="Whose files, by its id or name."),
+    target: str | None = typer.Argument(None, metavar="TARGET", help="The sandbox that is to have them."),
+    on_conflict: str = typer.Option(
+        "refuse", "--on-conflict", metavar="WHAT", help="refuse, overwrite, or keep what TARGET did."
+    ),
+    as_json: bool = JSON,
+) -> int:
+    """Do to the files of TARGET what was done to those of SANDBOX since it was forked."""
+    for value, name in ((sandbox, "sandbox"), (target, "target")):
+        if value is None:
+            raise InvalidRequest.of(name, "is missing: whose files, and who is to have them")
+    changes = _files(str(sandbox)).commit_to(_files(str(target)), on_conflict=cast("OnConflict", on_conflict))
+    _tell(changes, as_json=as_json)
+    return 0
+
+
+def _tell(changes: Iterable[Change], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"changes": [one.to_dict() for one in changes]}))
+    else:
+        for one in changes:
+            print(f"{one.change:<9} {one.path}")
 
 
 def _parted(text: str) -> tuple[str, str] | None:

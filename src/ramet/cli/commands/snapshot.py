@@ -1,4 +1,4 @@
-"""`ramet snapshot create|ls|rm`."""
+"""`ramet snapshot create|ls|rm`, `ramet sandbox rollback`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,32 @@ def create(
         print(f"{taken.name}: {kept}; the sandbox stood still for {taken.pause_ms:.1f} ms")
         for what in taken.dropped:
             print(f"ramet: left out: {what}", file=sys.stderr)
+    return 0
+
+
+def rollback(
+    sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    name: str | None = typer.Argument(None, metavar="SNAPSHOT", help="The snapshot's name."),
+    as_json: bool = JSON,
+) -> int:
+    """Have a detached sandbox be again as it was in a snapshot, under the same id."""
+    if sandbox is None or name is None:
+        raise InvalidRequest.of("sandbox" if sandbox is None else "snapshot", "is missing")
+    from ramet.client import Sandbox
+
+    known = Sandbox.connect(sandbox)
+    try:
+        if not known.info.detached:
+            # It would end with this program.
+            text = "is another program's, which alone can roll it back"
+            raise InvalidRequest.of("sandbox", text, code="not_detached")
+        known.rollback(name)
+    finally:
+        known.let_go()
+    if as_json:
+        print(json.dumps(known.info.to_wire()))
+    else:
+        print(known.id)
     return 0
 
 

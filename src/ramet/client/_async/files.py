@@ -23,6 +23,7 @@ from typing import IO, Any, Literal
 from ramet._descriptors import close_all
 from ramet.client._async.client import PATIENCE_S
 from ramet.client._async.commands import AsyncCommands
+from ramet.client._async.commits import AsyncConflicts, check_on_conflict
 from ramet.client._async.streams import deadline_of, remaining
 from ramet.client._backends._async import in_thread, poll
 from ramet.client._exchange import Stale
@@ -38,8 +39,8 @@ from ramet.client._files import (
     unless_gone,
 )
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
-from ramet.errors import DaemonLost, FileError, InvalidRequest, WaitTimeout
-from ramet.models.files import Change, FileEvent, FileInfo, check_path
+from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
+from ramet.models.files import Change, FileEvent, FileInfo, OnConflict, check_path
 from ramet.models.sandboxes import Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -136,7 +137,7 @@ class AsyncFiles:
     async def stat(self, path: Path, *, follow: bool = True) -> FileInfo:
         """What is known of a file; with ``follow=False`` of a link itself."""
         flags = 0 if follow else p.FILE_AS_NAMED
-        return (await self._infos(Ask(p.FILE_STAT, await self._path(path), flags)))[0].info
+        return (await self.infos(Ask(p.FILE_STAT, await self._path(path), flags)))[0].info
 
     async def exists(self, path: Path) -> bool:
         """Whether there is something under this path. A link that leads nowhere is nothing."""
@@ -152,7 +153,7 @@ class AsyncFiles:
         """What is in a directory, by name; `depth` levels of it, 0 for all. Links are not followed."""
         if type(depth) is not int or not 0 <= depth <= 256:
             raise InvalidRequest.of("depth", f"{depth!r:.40} is no number of levels")
-        found = await self._infos(Ask(p.FILE_LIST, await self._path(path), depth=depth))
+        found = await self.infos(Ask(p.FILE_LIST, await self._path(path), depth=depth))
         return tuple(sorted([one.info for one in found], key=lambda info: info.path))
 
     async def glob(self, pattern: str) -> tuple[FileInfo, ...]:
@@ -246,7 +247,7 @@ class AsyncFiles:
             with await self.open(full) as file, new_local(target) as out:
                 await _copy(file, out)
             return 1
-        found = await self._infos(Ask(p.FILE_LIST, full))
+        found = await self.infos(Ask(p.FILE_LIST, full))
         count = 0
         with Landing(target) as landing:
             for one in sorted(found, key=lambda one: one.name):
@@ -272,7 +273,7 @@ class AsyncFiles:
         Of a directory that is new everything in it is told; of one that was deleted the directory alone.
         /etc/machine-id, which no two sandboxes share, is left out.
         """
-        written = await self._infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
+        written = await self.infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
         changes: dict[str, Change] = {}
         for one in written:
             if one.info.path == MACHINE_ID:
@@ -302,10 +303,19 @@ class AsyncFiles:
                 parts.append(git_patch(change.path[len(base) + 1 :], before, after, _blob))
         return b"".join(parts)
 
-    async def commit_to(self, other: AsyncFiles) -> tuple[Change, ...]:
+    async def commit_to(self, other: AsyncFiles, *, on_conflict: OnConflict = "refuse") -> tuple[Change, ...]:
         """As `AsyncSandbox.commit_to`."""
+        check_on_conflict(on_conflict)
+        changes = await self.diff()
+        if on_conflict != "overwrite":
+            meant = AsyncConflicts(self, other)
+            found = {change.path: await meant.of(change) for change in changes}
+            both = sorted({path for paths in found.values() for path in paths})
+            if both and on_conflict == "refuse":
+                raise CommitConflict.of_paths(both)
+            changes = tuple([change for change in changes if not found[change.path]])
         done = []
-        for change in await self.diff():
+        for change in changes:
             now = change.now
             if now is None or (change.was is not None and change.was.kind != now.kind):
                 with unless_gone():
@@ -335,14 +345,14 @@ class AsyncFiles:
 
     async def _hidden(self, directory: Raw, changes: dict[str, Change]) -> None:
         """A directory that took the place of another: what that held and this does not is deleted."""
-        here = {one.name for one in await self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1))}
-        for old in await self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1, tree=p.TREE_ORIGIN)):
+        here = {one.name for one in await self.infos(Ask(p.FILE_LIST, directory.info.path, depth=1))}
+        for old in await self.infos(Ask(p.FILE_LIST, directory.info.path, depth=1, tree=p.TREE_ORIGIN)):
             if old.name not in here:
                 changes[old.info.path] = Change(old.info.path, "deleted", None, old.info)
 
     async def _was(self, path: str) -> FileInfo | None:
         try:
-            return (await self._infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=p.TREE_ORIGIN)))[0].info
+            return (await self.infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=p.TREE_ORIGIN)))[0].info
         except FileError as error:
             if error.code in {"not_found", "not_a_directory"}:
                 return None
@@ -383,6 +393,11 @@ class AsyncFiles:
             if error.code == "not_found":  # it went meanwhile
                 return False
             raise
+
+    async def has_content_of(self, path: str, tree: int, other: AsyncFiles) -> bool:
+        """Whether the file at `path` has here, in `tree`, what it has in another sandbox."""
+        with await self._opened(path, tree) as one, await other._opened(path, p.TREE_SANDBOX) as two:
+            return await _same(one, two)
 
     async def _opened(self, path: str, tree: int) -> io.FileIO:
         _, fds = await self._ask(Ask(p.FILE_OPEN, path, p.FILE_READ | p.FILE_AS_NAMED, tree=tree))
@@ -470,7 +485,8 @@ class AsyncFiles:
     async def _path(self, path: Path) -> str:
         return check_path(path, (await self._commands.known()).home)
 
-    async def _infos(self, ask: Ask, patience: float = PATIENCE_S) -> Raws:
+    async def infos(self, ask: Ask, patience: float = PATIENCE_S) -> Raws:
+        """What the file server tells; not for users."""
         for _ in range(TRIES):
             link = await self._link()
             try:

@@ -37,7 +37,7 @@ from ramet.errors import (
 )
 from ramet.kernels import Kernel, get
 from ramet.models.executions import Execution, Result
-from ramet.models.files import Change
+from ramet.models.files import Change, OnConflict
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
 from ramet.models.names import check_environment, check_name, check_text, near
 from ramet.models.operations import Python
@@ -52,6 +52,7 @@ from ramet.models.sandboxes import (
     KernelRef,
     Metrics,
     OnUnsupported,
+    RollbackRequest,
     SandboxInfo,
     SandboxRequest,
     Snapshot,
@@ -388,12 +389,22 @@ class AsyncSandbox(Opening):
         base = path or (WORKSPACE if await self.files.exists(WORKSPACE) else ".")
         return await self.files.download(base, local)
 
-    async def commit_to(self, other: AsyncSandbox) -> tuple[Change, ...]:
+    async def commit_to(
+        self, other: AsyncSandbox, *, on_conflict: OnConflict = "refuse"
+    ) -> tuple[Change, ...]:
         """Do to the files of `other` what was done to this one's since it was made, or forked; what that was.
 
-        Fifos, sockets and devices are left out. What `other` did to the same files meanwhile is lost.
+        Fifos, sockets and devices are left out. A file that both have changed since, and differently, is a
+        conflict; so is what one has put into a directory that the other took away.
+
+        Args:
+            other: the sandbox that this one was forked from, or another fork of the same state.
+            on_conflict: ``refuse`` to change anything then, ``overwrite`` what `other` did, or ``keep`` that
+                and do the rest.
+
+        Raises CommitConflict, whose `paths` are the files that both have changed; FileError.
         """
-        return await self.files.commit_to(other.files)
+        return await self.files.commit_to(other.files, on_conflict=on_conflict)
 
     async def diff(self) -> tuple[Change, ...]:
         """The files that are otherwise than when it was made, or forked, by path."""
@@ -689,6 +700,40 @@ class AsyncSandbox(Opening):
             source=self._here.held,
         )
         return children[0] if n is None else children
+
+    async def rollback(self, point: str | Snapshot) -> None:
+        """Have it be again as it was in a snapshot, with its memory, processes and files, under the same id.
+
+        Everything that runs in it is ended first. Its name, limits and metadata stay; a `timeout` that it was
+        given is over. Whoever calls this has it afterwards: unless it is detached it ends with this object.
+        Its standard streams are new ones: what was not read is lost, and who else was attached finds the end.
+        Commands that ran at the snapshot go on, and are not in `commands.list`.
+
+        Raises InvalidRequest when there is no such snapshot, SandboxEnded when it has ended, also in vain.
+        """
+        name = point.name if isinstance(point, Snapshot) else point
+        request = RollbackRequest.of(self.id, name)
+        before = self._here
+        if self._result is not None:
+            raise _dead(self.info)
+        found = _Found()
+        try:
+            await self._client.ask(
+                "sandbox.rollback", request.to_wire(), made=found.made, patience=FORK_PATIENCE_S
+            )
+            found.take()
+        except BaseException:
+            found.close()
+            raise
+        held = found.held[0]
+        if self._files is not None:
+            self._files.close()
+        if before.code is not None:
+            before.code.close()
+        before.held.close()
+        self._take(held)
+        self._commands = self._files = None
+        self._begin_life(Forked(seed=None, env=self._env), None)
 
     async def pause(self, name: str | None = None) -> Snapshot:
         """Keep its state under a name, and end it; `resume` goes on from there.

@@ -37,10 +37,11 @@ from ramet.client._files import (
 )
 from ramet.client._sync.client import PATIENCE_S
 from ramet.client._sync.commands import Commands
+from ramet.client._sync.commits import Conflicts, check_on_conflict
 from ramet.client._sync.streams import deadline_of, remaining
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
-from ramet.errors import DaemonLost, FileError, InvalidRequest, WaitTimeout
-from ramet.models.files import Change, FileEvent, FileInfo, check_path
+from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
+from ramet.models.files import Change, FileEvent, FileInfo, OnConflict, check_path
 from ramet.models.sandboxes import Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -137,7 +138,7 @@ class Files:
     def stat(self, path: Path, *, follow: bool = True) -> FileInfo:
         """What is known of a file; with ``follow=False`` of a link itself."""
         flags = 0 if follow else p.FILE_AS_NAMED
-        return (self._infos(Ask(p.FILE_STAT, self._path(path), flags)))[0].info
+        return (self.infos(Ask(p.FILE_STAT, self._path(path), flags)))[0].info
 
     def exists(self, path: Path) -> bool:
         """Whether there is something under this path. A link that leads nowhere is nothing."""
@@ -153,7 +154,7 @@ class Files:
         """What is in a directory, by name; `depth` levels of it, 0 for all. Links are not followed."""
         if type(depth) is not int or not 0 <= depth <= 256:
             raise InvalidRequest.of("depth", f"{depth!r:.40} is no number of levels")
-        found = self._infos(Ask(p.FILE_LIST, self._path(path), depth=depth))
+        found = self.infos(Ask(p.FILE_LIST, self._path(path), depth=depth))
         return tuple(sorted([one.info for one in found], key=lambda info: info.path))
 
     def glob(self, pattern: str) -> tuple[FileInfo, ...]:
@@ -247,7 +248,7 @@ class Files:
             with self.open(full) as file, new_local(target) as out:
                 _copy(file, out)
             return 1
-        found = self._infos(Ask(p.FILE_LIST, full))
+        found = self.infos(Ask(p.FILE_LIST, full))
         count = 0
         with Landing(target) as landing:
             for one in sorted(found, key=lambda one: one.name):
@@ -273,7 +274,7 @@ class Files:
         Of a directory that is new everything in it is told; of one that was deleted the directory alone.
         /etc/machine-id, which no two sandboxes share, is left out.
         """
-        written = self._infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
+        written = self.infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
         changes: dict[str, Change] = {}
         for one in written:
             if one.info.path == MACHINE_ID:
@@ -303,10 +304,19 @@ class Files:
                 parts.append(git_patch(change.path[len(base) + 1 :], before, after, _blob))
         return b"".join(parts)
 
-    def commit_to(self, other: Files) -> tuple[Change, ...]:
+    def commit_to(self, other: Files, *, on_conflict: OnConflict = "refuse") -> tuple[Change, ...]:
         """As `Sandbox.commit_to`."""
+        check_on_conflict(on_conflict)
+        changes = self.diff()
+        if on_conflict != "overwrite":
+            meant = Conflicts(self, other)
+            found = {change.path: meant.of(change) for change in changes}
+            both = sorted({path for paths in found.values() for path in paths})
+            if both and on_conflict == "refuse":
+                raise CommitConflict.of_paths(both)
+            changes = tuple([change for change in changes if not found[change.path]])
         done = []
-        for change in self.diff():
+        for change in changes:
             now = change.now
             if now is None or (change.was is not None and change.was.kind != now.kind):
                 with unless_gone():
@@ -336,14 +346,14 @@ class Files:
 
     def _hidden(self, directory: Raw, changes: dict[str, Change]) -> None:
         """A directory that took the place of another: what that held and this does not is deleted."""
-        here = {one.name for one in self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1))}
-        for old in self._infos(Ask(p.FILE_LIST, directory.info.path, depth=1, tree=p.TREE_ORIGIN)):
+        here = {one.name for one in self.infos(Ask(p.FILE_LIST, directory.info.path, depth=1))}
+        for old in self.infos(Ask(p.FILE_LIST, directory.info.path, depth=1, tree=p.TREE_ORIGIN)):
             if old.name not in here:
                 changes[old.info.path] = Change(old.info.path, "deleted", None, old.info)
 
     def _was(self, path: str) -> FileInfo | None:
         try:
-            return (self._infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=p.TREE_ORIGIN)))[0].info
+            return (self.infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=p.TREE_ORIGIN)))[0].info
         except FileError as error:
             if error.code in {"not_found", "not_a_directory"}:
                 return None
@@ -382,6 +392,11 @@ class Files:
             if error.code == "not_found":  # it went meanwhile
                 return False
             raise
+
+    def has_content_of(self, path: str, tree: int, other: Files) -> bool:
+        """Whether the file at `path` has here, in `tree`, what it has in another sandbox."""
+        with self._opened(path, tree) as one, other._opened(path, p.TREE_SANDBOX) as two:
+            return _same(one, two)
 
     def _opened(self, path: str, tree: int) -> io.FileIO:
         _, fds = self._ask(Ask(p.FILE_OPEN, path, p.FILE_READ | p.FILE_AS_NAMED, tree=tree))
@@ -469,7 +484,8 @@ class Files:
     def _path(self, path: Path) -> str:
         return check_path(path, (self._commands.known()).home)
 
-    def _infos(self, ask: Ask, patience: float = PATIENCE_S) -> Raws:
+    def infos(self, ask: Ask, patience: float = PATIENCE_S) -> Raws:
+        """What the file server tells; not for users."""
         for _ in range(TRIES):
             link = self._link()
             try:
