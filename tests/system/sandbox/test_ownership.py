@@ -208,15 +208,20 @@ def test_a_detached_sandbox_is_met_again_with_streams_commands_and_files():
         ramet.Sandbox.connect(made.id)
 
 
-def test_the_streams_of_a_detached_sandbox_outlive_the_daemon_while_nobody_has_them(own):
+def test_streams_and_kernel_of_a_detached_sandbox_outlive_the_daemon_while_nobody_has_them(own):
     client = own.client()
     with ramet.Sandbox(command=PYTHON, detach=True, client=client) as made:
         assert ask(made, "exec('x = 5')") == "None"
+    with ramet.Sandbox(kernel="bash", detach=True, client=client) as coding:
+        coding.run_code("x=8")
     for turn in range(2):
         kill_hard(client.status().pid)
         client = own.client()
         with ramet.Sandbox.connect(made.id, client=client) as again:
             assert ask(again, f"x + {turn}") == f"{5 + turn}"
+        with ramet.Sandbox.connect(coding.id, client=client) as again:
+            assert again.run_code("echo $x").stdout == "8\n"
+    sandboxes.kill(coding.id, client=client)
     # Who has them keeps them, and nobody else is given any.
     with ramet.Sandbox.connect(made.id, client=client) as last:
         kill_hard(client.status().pid)
