@@ -26,6 +26,10 @@ class Settings:
     code_rounds: int = 200
     alive: int = 1000
     evaluations: int = 5000
+    file_mib: int = 1024
+    files: int = 1000
+    idle: int = 200
+    idle_s: float = 10.0
     settle_s: float = 0.0
 
 
@@ -41,6 +45,8 @@ QUICK = Settings(
     code_rounds=40,
     alive=200,
     evaluations=300,
+    files=200,
+    idle_s=5.0,
 )
 TINY = Settings(
     true_rounds=3,
@@ -58,6 +64,10 @@ TINY = Settings(
     code_rounds=2,
     alive=5,
     evaluations=3,
+    file_mib=4,
+    files=5,
+    idle=5,
+    idle_s=0.1,
 )
 SCALES = {"full": Settings(), "quick": QUICK, "tiny": TINY}
 

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _code, _deadline, _latency, _limits, _machine, _memory, _throughput
+from benchmarks import _code, _deadline, _latency, _limits, _machine, _memory, _standing, _throughput
 from benchmarks._peers import Bubblewrap
 from benchmarks._settings import SCALES, Outcome, Settings
 
@@ -36,6 +36,9 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "code": _code.measure_code,
     "alive": _code.measure_alive,
     "rate": _code.measure_rate,
+    "command": _standing.measure_command,
+    "files": _standing.measure_files,
+    "idle": _standing.measure_idle,
     "limits": _limits.measure_cost,
     "exactness": _limits.measure_exactness,
     "hogs": _limits.measure_hogs,

@@ -341,6 +341,8 @@ handle_simple(struct frame *frame, struct err *err)
     return sandbox_signal(frame, 0, err);
   case RAMET_OFFER:
     return offer_make(frame, err);
+  case RAMET_HOLD:
+    return offer_hold(frame, err);
   case RAMET_WITHDRAW:
     return one_number(frame, RAMET_TAG_SANDBOX, &number, NULL, err) < 0 ? -1 : offer_withdraw(number, err);
   case RAMET_LANE:
@@ -365,6 +367,15 @@ export_or_load(struct frame *frame, struct err *err)
   return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0
              ? -1
              : snapshot_export(number, frame->request, err);
+}
+
+static int
+tell_held(const struct frame *frame, struct err *err)
+{
+  uint64_t number;
+
+  return one_number(frame, RAMET_TAG_SANDBOX, &number, NULL, err) < 0 ? -1
+                                                                      : offer_held(number, frame->request, err);
 }
 
 static int
@@ -427,7 +438,8 @@ handle(struct frame *frame)
       control_refuse(frame->request, &err);
     return;
   case RAMET_CLAIM:
-    if (offer_claim(frame, NULL, &err) < 0)
+  case RAMET_HELD:
+    if ((frame->kind == RAMET_HELD ? tell_held(frame, &err) : offer_claim(frame, NULL, &err)) < 0)
       control_refuse(frame->request, &err);
     return;
   case RAMET_RUN:

@@ -69,6 +69,42 @@ offer_make(struct frame *frame, struct err *err)
   return 0;
 }
 
+int
+offer_hold(struct frame *frame, struct err *err)
+{
+  struct words words;
+
+  if (read_words(frame, &words, err) < 0)
+    return -1;
+  struct sandbox *sandbox = sandbox_find(words.sandbox);
+  if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->has_session || sandbox->offer)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number stands that is the daemon's");
+  if (words.snapshot || words.has_record)
+    return err_field(err, "payload", "streams are held of a sandbox, by its number alone");
+  if (frame->fd_count != 0 && frame->fd_count != STREAM_CHANNEL && frame->fd_count != STREAM_COUNT)
+    return err_field(err, "fds", "%d descriptors, where a command has 3 or 4 streams", frame->fd_count);
+  offer_over(sandbox);
+  sandbox->offered_count = frame->fd_count;
+  for (int i = 0; i < sandbox->offered_count; i++)
+    sandbox->offered[i] = frame_steal_fd(frame, (uint32_t)i);
+  return 0;
+}
+
+int
+offer_held(uint64_t id, uint64_t request, struct err *err)
+{
+  struct writer nothing = {0};
+  struct sandbox *sandbox = sandbox_find(id);
+
+  if (!sandbox || sandbox->offer)
+    return err_code(err, "unknown_sandbox", "no sandbox of this number has streams that are held");
+  if (sandbox->offered_count)
+    control_reply_fds(request, &nothing, sandbox->offered, sandbox->offered_count);
+  else
+    control_reply(RAMET_OK, request, &nothing);
+  return 0;
+}
+
 static struct sandbox *
 find_offered(uint32_t snapshot)
 {

@@ -13,6 +13,10 @@ int offer_make(struct frame *frame, struct err *err) MUST_CHECK;
 int offer_claim(struct frame *frame, struct lane *session, struct err *err) MUST_CHECK;
 /* WITHDRAW: ends one that nobody has claimed. */
 int offer_withdraw(uint64_t id, struct err *err) MUST_CHECK;
+/* HOLD: near ends of the streams of one that stands, which nobody has but the daemon, lest they go with that. */
+int offer_hold(struct frame *frame, struct err *err) MUST_CHECK;
+/* HELD: answered here with copies of them, or with nothing. */
+int offer_held(uint64_t id, uint64_t request, struct err *err) MUST_CHECK;
 /* It is nobody's to have any more. */
 void offer_over(struct sandbox *sandbox);
 

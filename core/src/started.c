@@ -16,9 +16,11 @@
 #include "streamlog.h"
 #include "terminal.h"
 
-/* How long the end of a command can be asked for, how many are kept, and how much memory they may take together. */
+/* How long the end of a command can be asked for, how many are kept of one sandbox, lest it take the room of others, and
+ * of all, and how much memory they may take together. */
 #define RETENTION_NS 300000000000u
 #define ENDED_MAX 256
+#define ENDED_ALL_MAX 2048
 #define ENDED_BYTES_MAX (256u << 20)
 /* A process in uninterruptible sleep does not die: after this long a command's end is told all the same. */
 #define LINGER_NS 5000000000u
@@ -160,10 +162,10 @@ forget_ended(uint64_t sandbox)
 
 /* The oldest go first, but for those whose pipes somebody would miss. */
 static void
-bound_ended(void)
+bound_ended(uint64_t sandbox)
 {
   uint64_t bytes = 0;
-  int count = 0;
+  int count = 0, own = 0;
   struct started *next;
 
   for (struct started *one = all; one; one = next) {
@@ -171,9 +173,12 @@ bound_ended(void)
     if (one->state != RAMET_COMMAND_ENDED)
       continue;
     count++;
+    own += one->sandbox == sandbox;
     bytes += streamlog_size(one->log);
-    if ((count > ENDED_MAX || bytes > ENDED_BYTES_MAX) && !streamlog_written(one->log)) {
+    bool many = count > ENDED_ALL_MAX || bytes > ENDED_BYTES_MAX || (one->sandbox == sandbox && own > ENDED_MAX);
+    if (many && !streamlog_written(one->log)) {
       count--;
+      own -= one->sandbox == sandbox;
       bytes -= streamlog_size(one->log);
       forget(one);
     }
@@ -233,7 +238,7 @@ finish(struct started *one, enum ramet_reason reason, const struct exit_record *
   unlink_one(one);
   one->next = all;
   all = one;
-  bound_ended();
+  bound_ended(one->sandbox);
 }
 
 static int

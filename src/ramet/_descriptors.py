@@ -21,6 +21,18 @@ def close_all(descriptors: Iterable[int]) -> None:
         os.close(descriptor)
 
 
+def copies(descriptors: Iterable[int]) -> list[int]:
+    """A copy of each, the caller's. Raises OSError, and leaves none then."""
+    made: list[int] = []
+    try:
+        for descriptor in descriptors:
+            made.append(os.dup(descriptor))  # noqa: PERF401  what was made before an error is closed
+    except OSError:
+        close_all(made)
+        raise
+    return made
+
+
 def received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     """The descriptors of a received message, in order. The caller owns them."""
     descriptors = array.array("i")

@@ -209,7 +209,7 @@ class Cores:
         for sandbox in left:
             if not self.sandboxes.adopt(core, sandbox):
                 core.end_sandbox(sandbox.u64(p.TAG_SANDBOX))
-        self.sandboxes.adopted()
+        await self.sandboxes.adopted(core)
         self._log("core adopted", core=f"{core.core_id:016x}", sandboxes=len(left))
         return True
 

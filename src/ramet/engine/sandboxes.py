@@ -11,14 +11,13 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
-import os
 import re
 import secrets
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from ramet._descriptors import close_all
+from ramet._descriptors import copies
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
@@ -575,9 +574,18 @@ class Sandboxes:
             self.event(core, frame)
         return True
 
-    def adopted(self) -> None:
-        """What was told of sandboxes that nobody knows is of no use."""
+    async def adopted(self, core: Core) -> None:
+        """All that there are have been taken over: their streams come along, where nobody else has them.
+
+        What was told of sandboxes that nobody knows is of no use.
+        """
         self._strays.clear()
+        for sandbox in list(self._living.values()):
+            # One that ends meanwhile has none.
+            with contextlib.suppress(RametError):
+                _, ends = await core.connection.fetch(p.HELD, u64(p.TAG_SANDBOX, sandbox.number))
+                sandbox.hold(ends)
+                sandbox.take_back()
 
     def core_lost(self, core: Core) -> None:
         """Everything that core had is gone."""
@@ -616,14 +624,10 @@ class Sandboxes:
     def _stands(self, sandbox: Sandbox, channel: Channel) -> None:
         if sandbox.ttl is None:
             return
-        held: list[int] = []
         try:
-            for descriptor in channel.ours:
-                held.append(os.dup(descriptor))  # noqa: PERF401  what was made before an error is closed
+            sandbox.hold(copies(channel.ours))
         except OSError as error:
-            close_all(held)
             raise _no_descriptors(error) from None
-        sandbox.hold(held)
 
     def _finish(self, sandbox: Sandbox, end: RunEnd) -> None:
         self._living.pop(sandbox.number, None)

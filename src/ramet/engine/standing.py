@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ramet._descriptors import close_all
+from ramet._descriptors import close_all, copies
 from ramet.engine.drain import Drain
 from ramet.engine.durable import Ground
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
@@ -276,23 +275,36 @@ class Sandbox:
     def lend(self) -> list[int]:
         """The near ends of its streams, for another to have; none where somebody has them. The caller's.
 
-        Those of a sandbox that an earlier daemon made are gone with that. Raises OSError.
+        Those that somebody had when an earlier daemon ended are gone with that. Raises OSError.
         """
         if self._drain is None or self.end is not None:
             return []
         self._ends[1:1] = self._drain.release()
         self._drain = None
         try:
-            return [os.dup(descriptor) for descriptor in self._ends]
+            lent = copies(self._ends)
         except OSError:
             self.take_back()
             raise
+        self._deposit([])
+        return lent
 
     def take_back(self) -> None:
         """Nobody has its streams any more: what it writes is read and dropped."""
         if self.ttl is not None and self.end is None and len(self._ends) >= 3:
+            # Without copies there the next daemon finds none, and the command hears so when it writes.
+            with contextlib.suppress(OSError):
+                self._deposit(copies(self._ends))
             self._drain = Drain(self._ends[1:3])
             del self._ends[1:3]
+
+    def _deposit(self, ends: list[int]) -> None:
+        """Have core hold `ends` for the daemon after this one. Takes them."""
+        if not self.core.alive:
+            close_all(ends)
+            return
+        with contextlib.suppress(DaemonLost):
+            self.core.connection.call(p.HOLD, u64(p.TAG_SANDBOX, self.number), ends, lambda _: None)
 
     def _expire(self) -> None:
         self.kill(f"nobody asked for it in {self.ttl:g} s")

@@ -63,6 +63,8 @@ KILL_COMMAND = 28
 FORGET = 29
 FILES = 30
 CONNECT = 31
+HOLD = 41
+HELD = 42
 RESIZE = 40
 FILE_OPEN = 112
 FILE_STAT = 113
@@ -366,6 +368,8 @@ KIND_NAMES = MappingProxyType(
         29: "forget",
         30: "files",
         31: "connect",
+        41: "hold",
+        42: "held",
         40: "resize",
         112: "file_open",
         113: "file_stat",

@@ -56,6 +56,32 @@ def test_what_the_daemon_owned_ends_at_once_and_the_rest_is_taken_over(core):
     assert core.kill(kept).ended[0] == "killed"
 
 
+def test_streams_that_are_held_are_there_for_the_next_daemon(core):
+    kept, bare = standing(core, owned=False), standing(core, owned=False)
+    pipes = [os.pipe() for _ in range(3)]
+    about = frames.u64(p.TAG_SANDBOX, kept)
+    assert core.control.ask(p.HOLD, about, [reader for reader, _ in pipes[:2]]).error[3] == "fds"
+    assert core.control.ask(p.HOLD, about, [reader for reader, _ in pipes]).kind == p.OK
+    assert core.control.ask(p.HOLD, frames.u64(p.TAG_SANDBOX, 12345)).error[0] == "unknown_sandbox"
+    for reader, _ in pipes:
+        os.close(reader)
+    reconnect(core)
+    held = core.control.ask(p.HELD, about).fds
+    for (_, writer), reader in zip(pipes, held, strict=True):
+        os.write(writer, b"x")
+        assert os.read(reader, 2) == b"x"
+        os.close(reader)
+    assert core.control.ask(p.HELD, frames.u64(p.TAG_SANDBOX, bare)).fds == ()
+    assert core.control.ask(p.HOLD, about).kind == p.OK
+    assert core.control.ask(p.HELD, about).fds == ()
+    for _, writer in pipes:
+        with pytest.raises(BrokenPipeError):
+            os.write(writer, b"x")
+        os.close(writer)
+    for one in (kept, bare):
+        core.kill(one)
+
+
 def test_roots_go_with_the_daemon_that_numbered_them_and_sandboxes_keep_theirs(core):
     kept = core.create(owned=False)
     core.control.close()

@@ -322,6 +322,17 @@ def test_a_command_that_is_not_there_is_refused_by_name(lane, sandbox, kind):
     assert lane.ask(kind, b"").error[3] == "payload"
 
 
+def test_the_ends_of_one_sandbox_take_no_room_of_another(shared, lane, sandbox):
+    other = shared.create()
+    result(lane.start(other, "echo kept", number=9))
+    for number in range(100, 360):
+        result(lane.start(sandbox, ["true"], number=number))
+    assert sorted(lane.infos(sandbox)) == list(range(104, 360))
+    assert result(lane.about(p.ATTACH, other, 9)).stdout == "kept\n"
+    shared.kill(other)
+    shared.control.ok(p.FORGET, frames.u64(p.TAG_SANDBOX, other))
+
+
 def exiting(sandbox, number):
     line = f"exit {number % 256}"
     return start_payload(sandbox, line, number=100 + number, flags=p.START_AT_END)

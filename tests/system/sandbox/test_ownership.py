@@ -208,6 +208,31 @@ def test_a_detached_sandbox_is_met_again_with_streams_commands_and_files():
         ramet.Sandbox.connect(made.id)
 
 
+def test_streams_and_kernel_of_a_detached_sandbox_outlive_the_daemon_while_nobody_has_them(own):
+    client = own.client()
+    with ramet.Sandbox(command=PYTHON, detach=True, client=client) as made:
+        assert ask(made, "exec('x = 5')") == "None"
+    with ramet.Sandbox(kernel="bash", detach=True, client=client) as coding:
+        coding.run_code("x=8")
+    for turn in range(2):
+        kill_hard(client.status().pid)
+        client = own.client()
+        with ramet.Sandbox.connect(made.id, client=client) as again:
+            assert ask(again, f"x + {turn}") == f"{5 + turn}"
+        with ramet.Sandbox.connect(coding.id, client=client) as again:
+            assert again.run_code("echo $x").stdout == "8\n"
+    sandboxes.kill(coding.id, client=client)
+    # Who has them keeps them, and nobody else is given any.
+    with ramet.Sandbox.connect(made.id, client=client) as last:
+        kill_hard(client.status().pid)
+        with ramet.Sandbox.connect(made.id, client=own.client()) as second:
+            with pytest.raises(ramet.InvalidRequest) as caught:
+                second.stdout.read(timeout=1)
+            assert caught.value.code == "streams_elsewhere"
+            assert ask(last, "x + 7") == "12"
+            second.kill()
+
+
 def test_who_only_attached_ends_nothing_and_hears_of_the_end():
     with ramet.Sandbox(command=PYTHON) as made:
         with ramet.Sandbox.connect(made.id) as other:

@@ -393,9 +393,11 @@ class AsyncCommands:
 
     async def _answer(self, link: CoreLink, patience: float) -> frames.Frame:
         deadline = time.monotonic() + patience
-        while (frame := link.receive()) is None:
+        # No answer is there at once: to look first would be a system call for nothing.
+        while True:
             await self._client.wait_link(link, deadline)
-        return frame
+            if (frame := link.receive()) is not None:
+                return frame
 
     async def known(self, *, ended: bool = False) -> SandboxLane:
         """What commands of the sandbox begin with."""
