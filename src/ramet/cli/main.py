@@ -17,6 +17,7 @@ from ramet.cli.commands import (
     bench,
     daemon,
     doctor,
+    events,
     files,
     ports,
     processes,
@@ -75,6 +76,7 @@ root_app.command("build", cls=Command)(root.build)
 app.command("fork", cls=Command)(sandbox.fork)
 app.command("ls", cls=Command)(sandbox.ls)
 app.command("kill", cls=Command)(sandbox.kill)
+app.command("events", cls=Command)(events.events)
 app.command("exec", cls=RunCommand, context_settings={"allow_interspersed_args": False})(processes.exec_)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(snapshot_app, name="snapshot")

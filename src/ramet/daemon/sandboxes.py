@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ramet.engine.sandboxes import Sandboxes
     from ramet.engine.standing import Sandbox
     from ramet.models.commands import SandboxLaneRequest
+    from ramet.models.events import EventBatch, EventsRequest
+    from ramet.models.lineage import LineageTree
     from ramet.models.operations import Empty
     from ramet.models.sandboxes import (
         BeginRequest,
@@ -56,6 +58,8 @@ class SandboxOperations:
             "sandbox.commands": self._commands,
             "sandbox.begin": self._begin,
             "sandbox.attach": self._attach,
+            "events": self._events,
+            "lineage": self._lineage,
             "snapshot.list": self._list_snapshots,
             "snapshot.remove": self._remove_snapshot,
         }
@@ -89,6 +93,12 @@ class SandboxOperations:
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
         return SandboxList(await self._sandboxes.told(request))
+
+    async def _events(self, request: EventsRequest, client: Connection) -> EventBatch:
+        return await self._sandboxes.events_after(request, client.when_closed)
+
+    async def _lineage(self, _request: Empty, _client: Connection) -> LineageTree:
+        return await self._sandboxes.tree()
 
     async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
         return (await self._sandboxes.begin(request)).info()

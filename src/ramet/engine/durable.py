@@ -145,6 +145,15 @@ class Archive:
         self._store: Store | None = None
         self._opening = threading.Lock()
 
+    @property
+    def path(self) -> str:
+        """The store's directory, which need not exist."""
+        return self._path
+
+    def saved_now(self) -> tuple[SnapshotInfo, ...]:
+        """As `saved`; blocks."""
+        return self._list()
+
     async def saved(self) -> tuple[SnapshotInfo, ...]:
         """All that are on disk. Raises SnapshotError."""
         return await asyncio.to_thread(self._list)

@@ -22,11 +22,13 @@ from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
+from ramet.engine.events import Events
+from ramet.engine.lineage import Ancestry
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, SandboxEnded, Unforkable
 from ramet.models.names import near
-from ramet.models.sandboxes import ForkLaneInfo, ForkReport, ForkRequest
+from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from ramet.engine.cores import Core, Cores
+    from ramet.models.events import EventBatch, EventsRequest, Type
     from ramet.models.limits import Limits
+    from ramet.models.lineage import LineageTree
     from ramet.models.operations import RunEnd
     from ramet.models.sandboxes import (
         BeginRequest,
@@ -72,8 +76,13 @@ class Sandboxes:
     """All of them, of every core that this daemon has had."""
 
     def __init__(self, cores: Cores) -> None:
-        self.snapshots = Snapshots(Archive(cores.settings.data), cores.ensure)
+        archive = Archive(cores.settings.data)
+        self.snapshots = Snapshots(archive, cores.ensure, self._snapshot_kept)
         self.ahead = Ahead(self._make_ahead, cores.spawn)
+        self.events = Events()
+        self.lineage = Ancestry(
+            archive, cores.settings.path, cores.spawn, self._all_living, self._lineage_rebuilt
+        )
         self._cores = cores
         self._living: dict[int, Sandbox] = {}
         self._past: OrderedDict[int, Sandbox] = OrderedDict()
@@ -82,6 +91,12 @@ class Sandboxes:
     def __len__(self) -> int:
         """How many live that somebody asked for."""
         return len(self._living) - self.spares
+
+    def _all_living(self) -> Iterable[Sandbox]:
+        return self._living.values()
+
+    def _lineage_rebuilt(self, why: str) -> None:
+        self.events.note("rebuilt", note=f"the lineage was made anew: {why}")
 
     @property
     def spares(self) -> int:
@@ -107,6 +122,19 @@ class Sandboxes:
         if core is not None:
             with contextlib.suppress(RametError):
                 await core.status()
+
+    async def events_after(
+        self, request: EventsRequest, when_gone: Callable[[Callable[[], object]], object]
+    ) -> EventBatch:
+        """As `Events.after`; who does not wait is told of everything up to now."""
+        if not request.wait:
+            await self._hear()
+        return await self.events.after(request, when_gone)
+
+    async def tree(self) -> LineageTree:
+        """As `Ancestry.tree`, of everything up to now."""
+        await self._hear()
+        return await self.lineage.tree()
 
     async def look_up(self, key: str, *, ended: bool) -> Sandbox:
         """As `find`; with `ended` also one that is remembered."""
@@ -228,6 +256,7 @@ class Sandboxes:
         sandbox.origin = dataclasses.replace(sandbox.origin, pid=pid)
         if sandbox.ttl is not None:
             self._write_record(sandbox)
+        self._lives("created", sandbox)
 
     async def fork(self, request: ForkRequest, deliver: Deliver, wanted: Wanted) -> ForkReport:
         """Children, each passed to `deliver` with its number and its streams when it runs.
@@ -278,6 +307,7 @@ class Sandboxes:
                 ready = await self.ahead.take(image, own, detach=request.detach)
                 if ready is not None:
                     ready[0].hand_out(own.metadata)
+                    self._begun(ready[0], image)
                     deliver(number, *ready)
                     return None
                 try:
@@ -289,6 +319,7 @@ class Sandboxes:
                     return number, _no_descriptors(error).to_wire()
                 except RametError as error:
                     return number, error.to_wire()
+                self._begun(sandbox, image)
                 deliver(number, sandbox, channel)
                 return None
 
@@ -345,6 +376,8 @@ class Sandboxes:
         """Take a snapshot away; what was forked from it goes on. Raises as `Snapshots.remove`."""
         removed = await self.snapshots.remove(name)
         self.ahead.drop(name)
+        self.events.note("removed", snapshot=name)
+        self.lineage.removed(name)
         return removed
 
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
@@ -363,6 +396,12 @@ class Sandboxes:
             pending = self.snapshots.writing(request.name, image)
             self._cores.spawn(self.snapshots.keep_later(request.name, image, reserved.pop_all()))
             return pending
+
+    def _snapshot_kept(self, image: Image) -> None:
+        kind: Type = "paused" if PAUSED in image.notes else "snapshot"
+        self.events.note(kind, sandbox=image.parent, snapshot=image.name)
+        if image.saved is not None:
+            self.lineage.kept(image.saved)
 
     async def _capture(
         self,
@@ -508,9 +547,21 @@ class Sandboxes:
                 told.ground = image.ground_of_children()
             elif parent is not None:
                 told.ground = parent.ground
-            self._living[number] = told
+            sandbox = self._living[number] = told
+        if sandbox is not None:
+            self._begun(sandbox, image)
         if image is not None:
             self.ahead.fill(image)
+
+    def _begun(self, sandbox: Sandbox, image: Image | None) -> None:
+        """A fork is somebody's now."""
+        paused = image is not None and image.name is not None and PAUSED in image.notes
+        self._lives("resumed" if paused else "forked", sandbox)
+
+    def _lives(self, kind: Type, sandbox: Sandbox) -> None:
+        info = sandbox.info()
+        self.events.tell(kind, info)
+        self.lineage.born(info)
 
     def adopt(self, core: Core, told: Attributes) -> bool:
         """Take over a sandbox that an earlier daemon left; False if it is not to stay."""
@@ -524,6 +575,7 @@ class Sandboxes:
         self._living[number] = sandbox
         sandbox.attach()
         sandbox.leave()
+        self._lives("adopted", sandbox)
         for frame in self._strays.pop(number, []):
             self.event(core, frame)
         return True
@@ -577,6 +629,10 @@ class Sandboxes:
         if sandbox.spare:
             self.ahead.gone(sandbox)
         sandbox.finish(end)
+        if sandbox.shown:
+            info = sandbox.info()
+            self.events.tell("ended", info)
+            self.lineage.ended(info)
         self._forget_old()
 
     def _give_up(self, sandbox: Sandbox) -> None:

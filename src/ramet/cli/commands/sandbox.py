@@ -14,7 +14,7 @@ from ramet.cli.commands.run import command_of, limit_option, variable
 from ramet.errors import InvalidRequest, RametError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ramet.models.sandboxes import SandboxInfo
 
@@ -141,7 +141,9 @@ def fork(
 
 def ls(
     ended: bool = typer.Option(False, "--all", help="Also those that ended in the last minutes."),
-    as_tree: bool = typer.Option(False, "--tree", help="Draw who was forked from whom."),
+    as_tree: bool = typer.Option(
+        False, "--tree", help="Draw who was forked from what, with ancestors that have ended, and snapshots."
+    ),
     filters: list[str] = typer.Option(
         [],
         "--filter",
@@ -154,11 +156,10 @@ def ls(
     from ramet.client import sandboxes
 
     found = sandboxes.list(ended=ended, **_filters(filters))
+    if as_tree:
+        return _draw(found, filtered=bool(filters), as_json=as_json)
     if as_json:
         print(json.dumps({"sandboxes": [one.to_dict() for one in found]}))
-    elif as_tree:
-        for line in lineage(found):
-            print(line)
     elif found:
         from ramet.cli.render import table
 
@@ -227,25 +228,23 @@ def _filters(texts: list[str]) -> dict[str, Any]:
     return {**chosen, "metadata": metadata}
 
 
-def lineage(found: Sequence[SandboxInfo]) -> Iterator[str]:
-    """The sandboxes as trees: below each its forks. One whose parent is not among them stands at the left."""
-    ids = {one.id for one in found}
-    below: dict[str | None, list[SandboxInfo]] = {}
-    for one in found:
-        below.setdefault(one.parent if one.parent in ids else None, []).append(one)
+def _draw(found: Sequence[SandboxInfo], *, filtered: bool, as_json: bool) -> int:
+    from ramet.cli.tree import draw
+    from ramet.client import sandboxes
 
-    def draw(one: SandboxInfo, first: str, rest: str) -> Iterator[str]:
-        origin = one.snapshot or (one.parent if one.parent not in ids else None)
-        parts = [one.name or one.id, *([one.id] if one.name else []), one.how_it_ended() or "running"]
-        yield first + "  ".join([*parts, *([f"from {origin}"] if origin else [])])
-        children = below.get(one.id, [])
-        for child in children[:-1]:
-            yield from draw(child, f"{rest}├─ ", f"{rest}│  ")
-        for child in children[-1:]:
-            yield from draw(child, f"{rest}└─ ", f"{rest}   ")
-
-    for one in below.get(None, []):
-        yield from draw(one, "", "")
+    tree = sandboxes.lineage()
+    if as_json:
+        told = {"sandboxes": [one.to_dict() for one in found], **tree.to_wire()}
+        print(json.dumps(told))
+        return 0
+    chosen = {one.id for one in found}
+    if not filtered:
+        chosen |= {node.key for node in tree.nodes if node.kind != "sandbox" and node.ended is None}
+    for line in draw(tree.nodes, chosen):
+        print(line)
+    if tree.note is not None:
+        print(f"ramet: {tree.note}", file=sys.stderr)
+    return 0
 
 
 def _tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:

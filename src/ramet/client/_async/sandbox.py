@@ -44,6 +44,7 @@ from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
     BUILT_IN,
+    PAUSED,
     WORKSPACE,
     BeginRequest,
     CreateRequest,
@@ -678,16 +679,19 @@ class AsyncSandbox(Opening):
         if self._result is not None:
             raise _dead(self.info)
         running = None if self._here.code is None else self._here.code.running
-        children = await _forked(
-            self._client,
-            request,
-            lives,
-            output=self._output,
-            encoding=self._encoding,
-            running=running,
-            on_error=on_error,
-            source=self._here.held,
-        )
+        try:
+            children = await _forked(
+                self._client,
+                request,
+                lives,
+                output=self._output,
+                encoding=self._encoding,
+                running=running,
+                on_error=on_error,
+                source=self._here.held,
+            )
+        except InvalidRequest as error:
+            raise await self.commands.unknown(error) from None
         return children[0] if n is None else children
 
     async def pause(self, name: str | None = None) -> Snapshot:
@@ -695,7 +699,7 @@ class AsyncSandbox(Opening):
 
         What it does between the two is lost, which is some milliseconds. Raises as `snapshot` does.
         """
-        kept = await self.snapshot(name or f"paused-{self.id}", metadata={"paused": self.name or ""})
+        kept = await self.snapshot(name or f"paused-{self.id}", metadata={PAUSED: self.name or ""})
         await self.kill()
         return kept
 
@@ -710,11 +714,11 @@ class AsyncSandbox(Opening):
         client = options.get("client")
         name = paused.name if isinstance(paused, Snapshot) else paused
         known = [one for one in await snapshots.list(client=client) if one.name == name]
-        if known and "paused" in known[0].metadata:
-            options.setdefault("name", known[0].metadata["paused"] or None)
+        if known and PAUSED in known[0].metadata:
+            options.setdefault("name", known[0].metadata[PAUSED] or None)
         resumed = cls(name, **options)
         await resumed.start()
-        if known and "paused" in known[0].metadata:
+        if known and PAUSED in known[0].metadata:
             await snapshots.remove(name, client=client)
         return resumed
 
@@ -734,7 +738,10 @@ class AsyncSandbox(Opening):
         request = SnapshotRequest.of(self.id, name, metadata, on_unsupported)
         if self._result is not None:
             raise _dead(self.info)
-        answer = await self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+        try:
+            answer = await self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+        except InvalidRequest as error:
+            raise await self.commands.unknown(error) from None
         return Snapshot.from_wire(answer)
 
 
