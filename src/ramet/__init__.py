@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ramet.client import AsyncRollouts as AsyncRollouts
     from ramet.client import AsyncSandbox as AsyncSandbox
     from ramet.client import AsyncSandboxList as AsyncSandboxList
+    from ramet.client import AsyncSupportsFork as AsyncSupportsFork
     from ramet.client import AsyncTerminal as AsyncTerminal
     from ramet.client import AsyncTerminals as AsyncTerminals
-    from ramet.client import AsyncSupportsFork as AsyncSupportsFork
     from ramet.client import Client as Client
     from ramet.client import Command as Command
     from ramet.client import Commands as Commands
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ramet.client import Rollouts as Rollouts
     from ramet.client import Sandbox as Sandbox
     from ramet.client import SandboxList as SandboxList
+    from ramet.client import SupportsFork as SupportsFork
     from ramet.client import Terminal as Terminal
     from ramet.client import Terminals as Terminals
-    from ramet.client import SupportsFork as SupportsFork
     from ramet.client import aevents as aevents
     from ramet.client import arollouts as arollouts
     from ramet.client import arun as arun

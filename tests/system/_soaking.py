@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+import traceback
 
 import ramet
 from ramet.client import Client, Sandbox, fork, sandboxes, snapshots
@@ -129,7 +130,9 @@ class Worker:
                 except LOST as error:
                     self.refused[f"{operation.__name__}: {type(error).__name__} {error.code}"] += 1
                 except RametError as error:
-                    self.refused[f"unexpected: {operation.__name__}: {type(error).__name__} {error}"] += 1
+                    line = traceback.extract_tb(error.__traceback__)[1].lineno
+                    what = f"{operation.__name__} in line {line}: {type(error).__name__} {error}"
+                    self.refused[f"unexpected: {what}"] += 1
         finally:
             self.client.close()
 

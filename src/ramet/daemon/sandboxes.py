@@ -61,6 +61,7 @@ class SandboxOperations:
             "events": self._events,
             "lineage": self._lineage,
             "snapshot.list": self._list_snapshots,
+            "snapshot.compact": self._compact_snapshot,
             "snapshot.remove": self._remove_snapshot,
         }
 
@@ -140,6 +141,9 @@ class SandboxOperations:
 
     async def _list_snapshots(self, _request: Empty, _client: Connection) -> SnapshotList:
         return SnapshotList(await self._sandboxes.snapshots.all_told())
+
+    async def _compact_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
+        return await self._sandboxes.snapshots.compact(request.name)
 
     async def _remove_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
         return await self._sandboxes.remove_snapshot(request.name)

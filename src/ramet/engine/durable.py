@@ -190,6 +190,10 @@ class Archive:
         """As Store.remove."""
         return await asyncio.to_thread(lambda: self._opened().remove(name))
 
+    async def compact(self, name: str) -> SnapshotInfo:
+        """As Store.flatten."""
+        return await asyncio.to_thread(lambda: self._opened().flatten(name))
+
     def close(self) -> None:
         """Close the store."""
         store, self._store = self._store, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ramet.errors import RametError
 from ramet.models.lineage import LineageNode, LineageTree
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 DELAY_S = 0.2
 """What happens in this time is written together: each transaction wakes a thread and syncs a file."""
 PENDING_MAX = 100_000
+
+
+class Past(NamedTuple):
+    """A sandbox that has ended."""
+
+    id: str
+    ended: float
+    how: str
 
 
 class Ancestry:
@@ -68,18 +76,34 @@ class Ancestry:
 
     async def tree(self) -> LineageTree:
         """All that lives or is kept, with its ancestors. Raises SnapshotError."""
-        await self.write()
+        await self.write(look=True)
         if self._trouble is not None:
             return LineageTree((), self._trouble)
         sandboxes, snapshots = await asyncio.to_thread(self._base.read)
         return LineageTree(_nodes(sandboxes, snapshots), self._told)
 
-    async def write(self) -> None:
-        """Write what is to be written; what fails is told by `tree`, and stops nobody."""
+    async def past(self, key: str) -> Past | None:
+        """What is known of a sandbox that has ended, under an earlier daemon or long ago."""
+        await self.write(look=True)
+        try:
+            found = await asyncio.to_thread(self._base.find, key)
+        except RametError:
+            return None
+        if found is None or found["ended"] is None:
+            return None
+        return Past(found["id"], found["ended"], found["how"])
+
+    async def write(self, *, look: bool = False) -> None:
+        """Write what is to be written; what fails is told by `tree`, and stops nobody.
+
+        `look`: compare with what is so, even when there is nothing.
+        """
         if self._due is not None:
             self._due.cancel()
             self._due = None
         async with self._writing:
+            if not (self._pending or look):
+                return
             changes, self._pending = self._pending, []
             living = [_born(one.info()) for one in self._living() if one.shown]
             try:

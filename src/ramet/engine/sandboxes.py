@@ -114,7 +114,7 @@ class Sandboxes:
         if found is None:
             await self._hear()
             found = self._found(key, self._living.values())
-        return found or self._refuse(key)
+        return found or await self._refuse(key)
 
     async def _hear(self) -> None:
         """Have core tell of what clients did past us. Whatever it is asked, it tells of that first."""
@@ -140,7 +140,7 @@ class Sandboxes:
         """As `find`; with `ended` also one that is remembered."""
         await self._hear()
         dead = self._found(key, self._past.values()) if ended else None
-        return self._found(key, self._living.values()) or dead or self._refuse(key)
+        return self._found(key, self._living.values()) or dead or await self._refuse(key)
 
     async def told(self, request: ListRequest) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
@@ -169,11 +169,15 @@ class Sandboxes:
         found = self._living.get(number) or self._past.get(number)
         return found if found is not None and found.id == key else None
 
-    def _refuse(self, key: str) -> Sandbox:
+    async def _refuse(self, key: str) -> Sandbox:
         self._forget_old()
         dead = self._found(key, self._past.values())
         if dead is not None:
             raise dead.refusal()
+        past = await self.lineage.past(key)
+        if past is not None:
+            text = f"the sandbox {key} ended {max(0.0, time.time() - past.ended):.1f} s ago: {past.how}"
+            raise SandboxEnded(text, sandbox=past.id)
         known = [label for one in self._living.values() for label in (one.id, one.name) if label]
         raise InvalidRequest.of(
             "sandbox", f"there is no sandbox {key!r}", code="unknown_sandbox", hint=near(key, known)
@@ -255,8 +259,11 @@ class Sandboxes:
         pid = attributes(started.payload).u32(p.TAG_PID)
         sandbox.origin = dataclasses.replace(sandbox.origin, pid=pid)
         if sandbox.ttl is not None:
-            self._write_record(sandbox)
+            # Before anybody hears of it: a daemon that dies now leaves it to one that knows of it.
+            await self._write_record(sandbox)
         self._lives("created", sandbox)
+        if sandbox.ttl is not None:
+            await self.lineage.write()  # so that its loss can be told
 
     async def fork(self, request: ForkRequest, deliver: Deliver, wanted: Wanted) -> ForkReport:
         """Children, each passed to `deliver` with its number and its streams when it runs.
@@ -320,6 +327,8 @@ class Sandboxes:
                 except RametError as error:
                     return number, error.to_wire()
                 self._begun(sandbox, image)
+                if request.detach:
+                    await self.lineage.write()
                 deliver(number, sandbox, channel)
                 return None
 
@@ -486,7 +495,7 @@ class Sandboxes:
         try:
             sandbox = await self.find(key)
         except SandboxEnded:
-            sandbox = self._found(key, self._past.values()) or self._refuse(key)
+            sandbox = self._found(key, self._past.values()) or await self._refuse(key)
         sandbox.kill("by request")
         await self.wait_gone(sandbox)
         return sandbox.info()
@@ -657,9 +666,10 @@ class Sandboxes:
         )
 
     @staticmethod
-    def _write_record(sandbox: Sandbox) -> None:
+    async def _write_record(sandbox: Sandbox) -> None:
         payload = u64(p.TAG_SANDBOX, sandbox.number) + raw(p.TAG_RECORD, sandbox.record())
-        sandbox.core.connection.call(p.RECORD, payload, [], lambda _: None)
+        with contextlib.suppress(RametError):  # of one that has ended already there is nothing to keep
+            await sandbox.core.connection.begin(p.RECORD, payload, [])
 
     async def _ask(self, sandbox: Sandbox, kind: int, payload: bytes, fds: list[int]) -> Frame:
         frame = await sandbox.core.connection.begin(kind, payload, fds)

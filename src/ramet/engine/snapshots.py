@@ -270,6 +270,11 @@ class Snapshots:
                 image.drop()
         return told(info)
 
+    async def compact(self, name: str) -> Snapshot:
+        """Have it build upon nothing. Raises InvalidRequest, SnapshotError."""
+        async with self._alone(name):
+            return told(await self._archive.compact(name))
+
     async def all_told(self) -> tuple[Snapshot, ...]:
         """All of them, by name. Raises SnapshotError."""
         before = dict(self._writing)

@@ -246,7 +246,8 @@ class Sandbox:
     def hold(self, ends: list[int]) -> None:
         """Takes `ends`: near ends of a detached sandbox's streams, for the time after its owner.
 
-        A kernel's channel is among them: without it the kernel would end with its owner.
+        A kernel's channel is the last of them: without it the kernel would end with its owner. What it says
+        meanwhile waits there for who has it next.
         """
         self._ends = ends
 
@@ -290,7 +291,7 @@ class Sandbox:
 
     def take_back(self) -> None:
         """Nobody has its streams any more: what it writes is read and dropped."""
-        if self.ttl is not None and self.end is None and len(self._ends) >= 3:
+        if self.ttl is not None and self.end is None and self._drain is None and self._ends:
             self._drain = Drain(self._ends[1:3])
             del self._ends[1:3]
 

@@ -464,6 +464,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("events", e.EventsRequest, e.EventBatch, idempotent=False),
         Operation("lineage", Empty, l.LineageTree),
         Operation("snapshot.list", Empty, s.SnapshotList),
+        Operation("snapshot.compact", s.SnapshotName, s.Snapshot),
         Operation("snapshot.remove", s.SnapshotName, s.Snapshot, idempotent=False),
     )
     return MappingProxyType({row.name: row for row in rows})

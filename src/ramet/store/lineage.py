@@ -141,10 +141,21 @@ class Lineage:
             )
             told = [dict(row) for row in sandboxes]
             snapshots = base.execute(
-                "SELECT number, name, sandbox, parent, template, created, removed FROM snapshots"
-                " WHERE removed IS NULL OR number IN (SELECT snapshot FROM sandboxes) ORDER BY created"
+                f"{_KEPT} SELECT number, name, sandbox, parent, template, created, removed FROM snapshots"  # noqa: S608
+                " WHERE removed IS NULL OR number IN (SELECT snapshot FROM sandboxes WHERE id IN kept)"
+                " ORDER BY created"
             )
             return told, [dict(row) for row in snapshots]
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """What is known of the sandbox of this id or name, of this daemon's. Raises SnapshotError."""
+        with self._translated(), self._opened() as base:
+            found = base.execute(
+                "SELECT id, name, ended, how FROM sandboxes WHERE place = ? AND (id = ? OR name = ?)"
+                " ORDER BY id = ? DESC, created DESC LIMIT 1",
+                (self._place, key, key, key),
+            ).fetchone()
+            return None if found is None else dict(found)
 
     def _transact(
         self, changes: Iterable[Change], living: Iterable[Born], saved: Callable[[], Iterable[SnapshotInfo]]

@@ -6,7 +6,8 @@ import sqlite3
 import pytest
 
 from ramet.errors import SnapshotError
-from ramet.store.lineage import NAME, PAST_MAX, PRUNE_AT, Born, Ended, Kept, Lineage, Removed
+from ramet.store import lineage as store_lineage
+from ramet.store.lineage import NAME, Born, Ended, Kept, Lineage, Removed
 from ramet.store.models import SnapshotInfo
 
 PLACE = "/run/one"
@@ -126,12 +127,14 @@ def test_a_directory_that_others_can_write_is_refused(directory):
         Lineage(directory, PLACE).write([born(1)], [], list)
 
 
-def test_the_past_is_bounded_and_ancestors_are_not_forgotten(write):
-    many = range(2, PAST_MAX + PRUNE_AT + 4)
+def test_the_past_is_bounded_and_ancestors_are_not_forgotten(write, monkeypatch):
+    monkeypatch.setattr(store_lineage, "PAST_MAX", 50)
+    monkeypatch.setattr(store_lineage, "PRUNE_AT", 10)
+    many = range(2, 64)
     write(born(1), *[born(number) for number in many], born(10_000, parent=1))
     write(ended(1, at=1.0), *[ended(number, at=float(number)) for number in many])
     with write.lineage._opened() as base:
         left = [int(row[0], 16) for row in base.execute("SELECT id FROM sandboxes ORDER BY created")]
     assert left[0] == 1
     assert left[-1] == 10_000
-    assert len(left) == PAST_MAX + 2
+    assert len(left) == 50 + 2

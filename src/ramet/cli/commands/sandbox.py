@@ -108,7 +108,9 @@ def fork(
         None, metavar="SANDBOX", help="The sandbox to fork, by its id or name."
     ),
     *,
-    snapshot: str | None = typer.Option(None, metavar="NAME", help="Fork this snapshot, not a sandbox."),
+    snapshot: str | None = typer.Option(
+        None, "--snapshot", "--tag", metavar="NAME", help="Fork this snapshot or template, not a sandbox."
+    ),
     n: str = typer.Option("1", "-n", metavar="N", help="How many."),
     name: str | None = typer.Option(None, metavar="NAME", help="A name for the one child."),
     on_unsupported: str = ON_UNSUPPORTED,
@@ -123,8 +125,7 @@ def fork(
     """
     if source is None and snapshot is None:
         raise InvalidRequest.of("sandbox", "is missing: which one to fork")
-    if not n.isdecimal() or len(n) > 9:
-        raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
+    _check_number(n)
     if name is not None and n != "1":
         raise InvalidRequest.of("name", f"is for one child, not for {n}")
     arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "names": None if name is None else [name]}
@@ -137,6 +138,21 @@ def fork(
         for what in made[0].info.dropped:
             print(f"ramet: left out: {what}", file=sys.stderr)
     return 0
+
+
+def fork_tag(tag: str, n: str, *, limits: dict[str, Any] | None, ttl: str | None, as_json: bool) -> int:
+    """Fork a snapshot or template, and print the ids of the children."""
+    _check_number(n)
+    from ramet.client import fork as fork_it
+
+    with fork_it(snapshot=tag, n=int(n), limits=limits, detach=True, ttl=ttl) as made:  # type: ignore[arg-type]
+        _tell_made([one.info for one in made], as_json=as_json)
+    return 0
+
+
+def _check_number(n: str) -> None:
+    if not n.isdecimal() or len(n) > 9:
+        raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
 
 
 def ls(
@@ -169,15 +185,23 @@ def ls(
 
 def kill(
     names: list[str] | None = typer.Argument(None, metavar="SANDBOX...", help="Ids or names."),
+    everything: bool = typer.Option(False, "--all", help="All that stay."),
+    tag: str | None = typer.Option(None, "--tag", metavar="NAME", help="All forks of this snapshot."),
     as_json: bool = JSON,
 ) -> int:
     """End sandboxes, and return when they have ended."""
-    if not names:
-        raise InvalidRequest.of("sandbox", "is missing: which one to end")
-    from ramet.client import sandboxes
+    if bool(names) + everything + (tag is not None) != 1:
+        raise InvalidRequest.of(
+            "sandbox", "is missing: which one to end" if not names else "or --all, or --tag"
+        )
+    from ramet.client import sandboxes, snapshots
 
+    if everything:
+        names = [one.id for one in sandboxes.list()]
+    elif tag is not None:
+        names = [one.id for one in sandboxes.list(snapshot=snapshots.get(tag).name)]
     ended, failed = [], None
-    for name in names:
+    for name in names or ():
         try:
             ended.append(sandboxes.kill(name))
         except RametError as error:

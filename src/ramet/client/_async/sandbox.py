@@ -252,7 +252,8 @@ class AsyncSandbox(Opening):
         out, err = AsyncReader(held.stdout), AsyncReader(held.stderr)
         code = None
         if held.channel is not None and held.info.kernel is not None:
-            code = AsyncCode(held, get(held.info.kernel.name), self._output)
+            kernel = get(held.info.kernel.name)
+            code = AsyncCode(held, kernel, self._output, taken=not held.owner)
         self._open: _Open | None = _Open(held, AsyncWriter(held.stdin, self._encoding), out, err, code)
 
     @classmethod

@@ -251,7 +251,8 @@ class Sandbox(Opening):
         out, err = Reader(held.stdout), Reader(held.stderr)
         code = None
         if held.channel is not None and held.info.kernel is not None:
-            code = Code(held, get(held.info.kernel.name), self._output)
+            kernel = get(held.info.kernel.name)
+            code = Code(held, kernel, self._output, taken=not held.owner)
         self._open: _Open | None = _Open(held, Writer(held.stdin, self._encoding), out, err, code)
 
     @classmethod
