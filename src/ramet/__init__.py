@@ -19,22 +19,32 @@ if TYPE_CHECKING:
     from ramet.client import AsyncClient as AsyncClient
     from ramet.client import AsyncCommand as AsyncCommand
     from ramet.client import AsyncCommands as AsyncCommands
+    from ramet.client import AsyncEvents as AsyncEvents
     from ramet.client import AsyncFiles as AsyncFiles
+    from ramet.client import AsyncRollouts as AsyncRollouts
     from ramet.client import AsyncSandbox as AsyncSandbox
     from ramet.client import AsyncSandboxList as AsyncSandboxList
+    from ramet.client import AsyncSupportsFork as AsyncSupportsFork
     from ramet.client import AsyncTerminal as AsyncTerminal
     from ramet.client import AsyncTerminals as AsyncTerminals
     from ramet.client import Client as Client
     from ramet.client import Command as Command
     from ramet.client import Commands as Commands
+    from ramet.client import Events as Events
     from ramet.client import Files as Files
+    from ramet.client import Rollouts as Rollouts
     from ramet.client import Sandbox as Sandbox
     from ramet.client import SandboxList as SandboxList
+    from ramet.client import SupportsFork as SupportsFork
     from ramet.client import Terminal as Terminal
     from ramet.client import Terminals as Terminals
+    from ramet.client import aevents as aevents
+    from ramet.client import arollouts as arollouts
     from ramet.client import arun as arun
     from ramet.client import asnapshots as asnapshots
     from ramet.client import atemplates as atemplates
+    from ramet.client import events as events
+    from ramet.client import rollouts as rollouts
     from ramet.client import run as run
     from ramet.client import snapshots as snapshots
     from ramet.client import status as status
@@ -63,6 +73,7 @@ if TYPE_CHECKING:
     from ramet.errors import Unforkable as Unforkable
     from ramet.errors import WaitTimeout as WaitTimeout
     from ramet.models.commands import CommandInfo as CommandInfo
+    from ramet.models.events import Event as Event
     from ramet.models.executions import Execution as Execution
     from ramet.models.executions import Result as Result
     from ramet.models.files import Change as Change
@@ -71,6 +82,7 @@ if TYPE_CHECKING:
     from ramet.models.limits import Limits as Limits
     from ramet.models.results import CommandResult as CommandResult
     from ramet.models.results import Usage as Usage
+    from ramet.models.rollouts import Attempt as Attempt
     from ramet.models.sandboxes import Metrics as Metrics
     from ramet.models.sandboxes import SandboxInfo as SandboxInfo
     from ramet.models.sandboxes import Snapshot as Snapshot
@@ -83,22 +95,32 @@ _HOME = {
             "AsyncClient",
             "AsyncCommand",
             "AsyncCommands",
+            "AsyncEvents",
             "AsyncFiles",
+            "AsyncRollouts",
             "AsyncSandbox",
             "AsyncSandboxList",
             "AsyncTerminal",
             "AsyncTerminals",
+            "AsyncSupportsFork",
             "Client",
             "Command",
             "Commands",
+            "Events",
             "Files",
+            "Rollouts",
             "Sandbox",
             "SandboxList",
             "Terminal",
             "Terminals",
+            "SupportsFork",
+            "aevents",
+            "arollouts",
             "arun",
             "asnapshots",
             "atemplates",
+            "events",
+            "rollouts",
             "run",
             "snapshots",
             "status",
@@ -133,8 +155,10 @@ _HOME = {
         ),
         "ramet.errors",
     ),
+    "Attempt": "ramet.models.rollouts",
     "CommandInfo": "ramet.models.commands",
     "Forkbox": "ramet.client.forkbox",
+    "Event": "ramet.models.events",
     **dict.fromkeys(("Change", "FileEvent", "FileInfo"), "ramet.models.files"),
     "Limits": "ramet.models.limits",
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),

@@ -135,5 +135,20 @@ def test_the_lineage_of_sandboxes_is_drawn_and_filtered(ramet):
     assert listed(ramet, "--filter", "colour=red") == []
     assert ramet("ls", "--filter", "nonsense").returncode == 2
     assert ramet("kill", "first").returncode == 0
-    assert "└─ first" not in ramet("ls", "--tree").stdout.decode()
-    assert f"{grandchild}  running  from {child}" in ramet("ls", "--tree").stdout.decode()
+    tree = [f"worker  {parent}  running", f"└─ {second}  running"]
+    assert ramet("kill", grandchild).returncode == 0
+    assert ramet("ls", "--tree").stdout.decode().splitlines() == tree
+
+
+def test_the_tree_has_snapshots_and_what_has_ended_where_something_comes_from_it(ramet):
+    parent = ramet("sandbox", "create", "--name", "worker", *SLEEP).stdout.decode().strip()
+    ramet("snapshot", "create", "worker", "point")
+    child = ramet("fork", "--snapshot", "point").stdout.decode().strip()
+    ramet("kill", "worker")
+    assert ramet("ls", "--tree").stdout.decode().splitlines() == [
+        f"worker  {parent}  killed: by request",
+        "└─ snapshot point",
+        f"   └─ {child}  running",
+    ]
+    nodes = json.loads(ramet("ls", "--tree", "--json").stdout)["nodes"]
+    assert [node["kind"] for node in nodes] == ["sandbox", "snapshot", "sandbox"]

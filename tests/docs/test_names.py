@@ -163,6 +163,7 @@ CALLED = {
     "sandbox.commands": "exec",
     "sandbox.lane": "fork",
     "snapshot.list": "snapshot ls",
+    "snapshot.compact": "snapshot-compact",
     "snapshot.remove": "snapshot rm",
 }
 

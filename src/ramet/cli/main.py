@@ -15,9 +15,12 @@ from ramet.cli._command import Command, Group, RunCommand
 from ramet.cli._streams import open_missing
 from ramet.cli.commands import (
     bench,
+    completion,
     daemon,
     doctor,
+    events,
     files,
+    forkd,
     ports,
     processes,
     quickstart,
@@ -75,7 +78,14 @@ root_app.command("build", cls=Command)(root.build)
 app.command("fork", cls=Command)(sandbox.fork)
 app.command("ls", cls=Command)(sandbox.ls)
 app.command("kill", cls=Command)(sandbox.kill)
+app.command("events", cls=Command)(events.events)
 app.command("exec", cls=RunCommand, context_settings={"allow_interspersed_args": False})(processes.exec_)
+app.command("spawn", cls=Command)(forkd.spawn)
+app.command("eval", cls=Command)(forkd.eval_)
+app.command("rmi", cls=Command)(forkd.rmi)
+app.command("snapshot-info", cls=Command)(forkd.snapshot_info)
+app.command("snapshot-compact", cls=Command)(forkd.snapshot_compact)
+app.command("completion", cls=Command)(completion.completion)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(snapshot_app, name="snapshot")
 app.add_typer(template_app, name="template")
@@ -155,4 +165,6 @@ def _parse_error(error: Exception) -> int | None:
 def main() -> NoReturn:
     """The entry point of the program."""
     open_missing()
+    if completion.VARIABLE in os.environ:
+        completion.begin()
     sys.exit(invoke(sys.argv[1:]))

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from ramet.client._async.api import status as astatus
     from ramet.client._async.client import AsyncClient
     from ramet.client._async.commands import AsyncCommand, AsyncCommands
+    from ramet.client._async.events import AsyncEvents
+    from ramet.client._async.events import events as aevents
     from ramet.client._async.files import AsyncFiles
     from ramet.client._async.ports import AsyncPorts
+    from ramet.client._async.rollouts import AsyncRollouts, AsyncSupportsFork
+    from ramet.client._async.rollouts import rollouts as arollouts
     from ramet.client._async.sandbox import AsyncSandbox, AsyncSandboxList
     from ramet.client._async.sandbox import fork as afork
     from ramet.client._async.terminals import AsyncTerminal, AsyncTerminals
@@ -25,8 +29,10 @@ if TYPE_CHECKING:
     from ramet.client._sync.api import doctor, ping, run, shutdown, status
     from ramet.client._sync.client import Client
     from ramet.client._sync.commands import Command, Commands
+    from ramet.client._sync.events import Events, events
     from ramet.client._sync.files import Files
     from ramet.client._sync.ports import Ports
+    from ramet.client._sync.rollouts import Rollouts, SupportsFork, rollouts
     from ramet.client._sync.sandbox import Sandbox, SandboxList, fork
     from ramet.client._sync.terminals import Terminal, Terminals
 
@@ -34,32 +40,42 @@ __all__ = [
     "AsyncClient",
     "AsyncCommand",
     "AsyncCommands",
+    "AsyncEvents",
     "AsyncFiles",
     "AsyncPorts",
+    "AsyncRollouts",
     "AsyncSandbox",
     "AsyncSandboxList",
+    "AsyncSupportsFork",
     "AsyncTerminal",
     "AsyncTerminals",
     "Client",
     "Command",
     "Commands",
+    "Events",
     "Files",
     "Ports",
+    "Rollouts",
     "Sandbox",
     "SandboxList",
+    "SupportsFork",
     "Terminal",
     "Terminals",
     "adoctor",
+    "aevents",
     "afork",
     "aping",
+    "arollouts",
     "arun",
     "ashutdown",
     "asnapshots",
     "astatus",
     "atemplates",
     "doctor",
+    "events",
     "fork",
     "ping",
+    "rollouts",
     "run",
     "sandboxes",
     "shutdown",
@@ -74,15 +90,22 @@ _HOME = {
     "Client": ("_sync.client", "Client"),
     **{name: ("_async.commands", name) for name in ("AsyncCommand", "AsyncCommands")},
     **{name: ("_sync.commands", name) for name in ("Command", "Commands")},
+    **{name: ("_async.rollouts", name) for name in ("AsyncRollouts", "AsyncSupportsFork")},
+    **{name: ("_sync.rollouts", name) for name in ("Rollouts", "SupportsFork", "rollouts")},
     **{name: ("_async.sandbox", name) for name in ("AsyncSandbox", "AsyncSandboxList")},
     **{name: ("_sync.sandbox", name) for name in ("Sandbox", "SandboxList", "fork")},
     **{name: ("_async.terminals", name) for name in ("AsyncTerminal", "AsyncTerminals")},
     **{name: ("_sync.terminals", name) for name in ("Terminal", "Terminals")},
+    "AsyncEvents": ("_async.events", "AsyncEvents"),
+    "Events": ("_sync.events", "Events"),
     "AsyncFiles": ("_async.files", "AsyncFiles"),
     "Files": ("_sync.files", "Files"),
     "AsyncPorts": ("_async.ports", "AsyncPorts"),
     "Ports": ("_sync.ports", "Ports"),
+    "aevents": ("_async.events", "events"),
+    "events": ("_sync.events", "events"),
     "afork": ("_async.sandbox", "fork"),
+    "arollouts": ("_async.rollouts", "rollouts"),
     "sandboxes": ("_sync.sandboxes", ""),
     "snapshots": ("_sync.snapshots", ""),
     "asnapshots": ("_async.snapshots", ""),

@@ -121,9 +121,13 @@ class Cell:
         streams: tuple[int, int],
         limit: int,
         callbacks: tuple[Callback | None, Callback | None],
+        prefix: str = "",
     ) -> None:
-        """`streams` are the descriptors of stdout and stderr, -1 for one that has ended."""
-        self.id = name or f"{next(_numbers)}"
+        """`streams` are the descriptors of stdout and stderr, -1 for one that has ended.
+
+        `prefix` begins the id of a piece without a name.
+        """
+        self.id = name or f"{prefix}{next(_numbers)}"
         self.results: list[Result] = []
         self.unheard: deque[Result] | None = None
         """Results for a callback; None when there is none, or nobody waits any more."""

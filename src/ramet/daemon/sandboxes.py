@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ramet.engine.sandboxes import Sandboxes
     from ramet.engine.standing import Sandbox
     from ramet.models.commands import SandboxLaneRequest
+    from ramet.models.events import EventBatch, EventsRequest
+    from ramet.models.lineage import LineageTree
     from ramet.models.operations import Empty
     from ramet.models.sandboxes import (
         BeginRequest,
@@ -58,7 +60,10 @@ class SandboxOperations:
             "sandbox.begin": self._begin,
             "sandbox.attach": self._attach,
             "sandbox.rollback": self._rollback,
+            "events": self._events,
+            "lineage": self._lineage,
             "snapshot.list": self._list_snapshots,
+            "snapshot.compact": self._compact_snapshot,
             "snapshot.remove": self._remove_snapshot,
         }
 
@@ -91,6 +96,12 @@ class SandboxOperations:
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
         return SandboxList(await self._sandboxes.told(request))
+
+    async def _events(self, request: EventsRequest, client: Connection) -> EventBatch:
+        return await self._sandboxes.events_after(request, client.when_closed)
+
+    async def _lineage(self, _request: Empty, _client: Connection) -> LineageTree:
+        return await self._sandboxes.tree()
 
     async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
         return (await self._sandboxes.begin(request)).info()
@@ -137,6 +148,9 @@ class SandboxOperations:
 
     async def _list_snapshots(self, _request: Empty, _client: Connection) -> SnapshotList:
         return SnapshotList(await self._sandboxes.snapshots.all_told())
+
+    async def _compact_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
+        return await self._sandboxes.snapshots.compact(request.name)
 
     async def _remove_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
         return await self._sandboxes.remove_snapshot(request.name)

@@ -77,6 +77,7 @@ class Server:
         """Stop listening, refuse what is under way, close every connection."""
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
+        self.cores.sandboxes.events.close()
         for connection in list(self.connections):
             connection.refuse(DaemonLost("daemon_lost", "the daemon is ending"))
             connection.close()
@@ -141,6 +142,7 @@ class Connection:
         self._run: Run | None = None
         self._busy = False
         self._closed = False
+        self._when_closed: Callable[[], object] | None = None
         self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._loop.add_reader(sock, self._readable)
 
@@ -149,11 +151,17 @@ class Connection:
         """True once nobody hears an answer any more."""
         return self._closed
 
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """Have `call` called when nobody hears the answer to the request under way any more."""
+        self._when_closed = call
+
     def close(self) -> None:
         """End the connection and what was asked for on it."""
         if self._closed:
             return
         self._closed = True
+        if self._when_closed is not None:
+            self._when_closed()
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
@@ -267,6 +275,7 @@ class Connection:
             self._loop.add_writer(self._sock, self._writable)
 
     def _answer(self, message: dict[str, Any]) -> None:
+        self._when_closed = None
         if self._closed:
             return
         self._set_busy(busy=False)

@@ -174,6 +174,7 @@ class Cores:
         """End core and everything in it, and wait until it is gone."""
         self._closed = True
         self.sandboxes.close()
+        await self.sandboxes.lineage.close()
         core, self.running = self.running, None
         if core is not None:
             with contextlib.suppress(RametError, TimeoutError):

@@ -145,6 +145,15 @@ class Archive:
         self._store: Store | None = None
         self._opening = threading.Lock()
 
+    @property
+    def path(self) -> str:
+        """The store's directory, which need not exist."""
+        return self._path
+
+    def saved_now(self) -> tuple[SnapshotInfo, ...]:
+        """As `saved`; blocks."""
+        return self._list()
+
     async def saved(self) -> tuple[SnapshotInfo, ...]:
         """All that are on disk. Raises SnapshotError."""
         return await asyncio.to_thread(self._list)
@@ -180,6 +189,10 @@ class Archive:
     async def remove(self, name: str) -> SnapshotInfo:
         """As Store.remove."""
         return await asyncio.to_thread(lambda: self._opened().remove(name))
+
+    async def compact(self, name: str) -> SnapshotInfo:
+        """As Store.flatten."""
+        return await asyncio.to_thread(lambda: self._opened().flatten(name))
 
     def close(self) -> None:
         """Close the store."""

@@ -21,11 +21,13 @@ from ramet._descriptors import copies
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
+from ramet.engine.events import Events
+from ramet.engine.lineage import Ancestry
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, SandboxEnded, Unforkable
 from ramet.models.names import near
-from ramet.models.sandboxes import ForkLaneInfo, ForkReport, ForkRequest
+from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from ramet.engine.cores import Core, Cores
+    from ramet.models.events import EventBatch, EventsRequest, Type
     from ramet.models.limits import Limits
+    from ramet.models.lineage import LineageTree
     from ramet.models.operations import RunEnd
     from ramet.models.sandboxes import (
         BeginRequest,
@@ -72,8 +76,13 @@ class Sandboxes:
     """All of them, of every core that this daemon has had."""
 
     def __init__(self, cores: Cores) -> None:
-        self.snapshots = Snapshots(Archive(cores.settings.data), cores.ensure)
+        archive = Archive(cores.settings.data)
+        self.snapshots = Snapshots(archive, cores.ensure, self._snapshot_kept)
         self.ahead = Ahead(self._make_ahead, cores.spawn)
+        self.events = Events()
+        self.lineage = Ancestry(
+            archive, cores.settings.path, cores.spawn, self._all_living, self._lineage_rebuilt
+        )
         self._cores = cores
         self._living: dict[int, Sandbox] = {}
         self._past: OrderedDict[int, Sandbox] = OrderedDict()
@@ -82,6 +91,12 @@ class Sandboxes:
     def __len__(self) -> int:
         """How many live that somebody asked for."""
         return len(self._living) - self.spares
+
+    def _all_living(self) -> Iterable[Sandbox]:
+        return self._living.values()
+
+    def _lineage_rebuilt(self, why: str) -> None:
+        self.events.note("rebuilt", note=f"the lineage was made anew: {why}")
 
     @property
     def spares(self) -> int:
@@ -99,7 +114,7 @@ class Sandboxes:
         if found is None:
             await self._hear()
             found = self._found(key, self._living.values())
-        return found or self._refuse(key)
+        return found or await self._refuse(key)
 
     async def _hear(self) -> None:
         """Have core tell of what clients did past us. Whatever it is asked, it tells of that first."""
@@ -108,11 +123,24 @@ class Sandboxes:
             with contextlib.suppress(RametError):
                 await core.status()
 
+    async def events_after(
+        self, request: EventsRequest, when_gone: Callable[[Callable[[], object]], object]
+    ) -> EventBatch:
+        """As `Events.after`; who does not wait is told of everything up to now."""
+        if not request.wait:
+            await self._hear()
+        return await self.events.after(request, when_gone)
+
+    async def tree(self) -> LineageTree:
+        """As `Ancestry.tree`, of everything up to now."""
+        await self._hear()
+        return await self.lineage.tree()
+
     async def look_up(self, key: str, *, ended: bool) -> Sandbox:
         """As `find`; with `ended` also one that is remembered."""
         await self._hear()
         dead = self._found(key, self._past.values()) if ended else None
-        return self._found(key, self._living.values()) or dead or self._refuse(key)
+        return self._found(key, self._living.values()) or dead or await self._refuse(key)
 
     async def told(self, request: ListRequest) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
@@ -141,11 +169,15 @@ class Sandboxes:
         found = self._living.get(number) or self._past.get(number)
         return found if found is not None and found.id == key else None
 
-    def _refuse(self, key: str) -> Sandbox:
+    async def _refuse(self, key: str) -> Sandbox:
         self._forget_old()
         dead = self._found(key, self._past.values())
         if dead is not None:
             raise dead.refusal()
+        past = await self.lineage.past(key)
+        if past is not None:
+            text = f"the sandbox {key} ended {max(0.0, time.time() - past.ended):.1f} s ago: {past.how}"
+            raise SandboxEnded(text, sandbox=past.id)
         known = [label for one in self._living.values() for label in (one.id, one.name) if label]
         raise InvalidRequest.of(
             "sandbox", f"there is no sandbox {key!r}", code="unknown_sandbox", hint=near(key, known)
@@ -227,7 +259,11 @@ class Sandboxes:
         pid = attributes(started.payload).u32(p.TAG_PID)
         sandbox.origin = dataclasses.replace(sandbox.origin, pid=pid)
         if sandbox.ttl is not None:
-            self._write_record(sandbox)
+            # Before anybody hears of it: a daemon that dies now leaves it to one that knows of it.
+            await self._write_record(sandbox)
+        self._lives("created", sandbox)
+        if sandbox.ttl is not None:
+            await self.lineage.write()  # so that its loss can be told
 
     async def fork(self, request: ForkRequest, deliver: Deliver, wanted: Wanted) -> ForkReport:
         """Children, each passed to `deliver` with its number and its streams when it runs.
@@ -278,6 +314,7 @@ class Sandboxes:
                 ready = await self.ahead.take(image, own, detach=request.detach)
                 if ready is not None:
                     ready[0].hand_out(own.metadata)
+                    self._begun(ready[0], image)
                     deliver(number, *ready)
                     return None
                 try:
@@ -289,6 +326,9 @@ class Sandboxes:
                     return number, _no_descriptors(error).to_wire()
                 except RametError as error:
                     return number, error.to_wire()
+                self._begun(sandbox, image)
+                if request.detach:
+                    await self.lineage.write()
                 deliver(number, sandbox, channel)
                 return None
 
@@ -391,6 +431,8 @@ class Sandboxes:
         """Take a snapshot away; what was forked from it goes on. Raises as `Snapshots.remove`."""
         removed = await self.snapshots.remove(name)
         self.ahead.drop(name)
+        self.events.note("removed", snapshot=name)
+        self.lineage.removed(name)
         return removed
 
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
@@ -409,6 +451,12 @@ class Sandboxes:
             pending = self.snapshots.writing(request.name, image)
             self._cores.spawn(self.snapshots.keep_later(request.name, image, reserved.pop_all()))
             return pending
+
+    def _snapshot_kept(self, image: Image) -> None:
+        kind: Type = "paused" if PAUSED in image.notes else "snapshot"
+        self.events.note(kind, sandbox=image.parent, snapshot=image.name)
+        if image.saved is not None:
+            self.lineage.kept(image.saved)
 
     async def _capture(
         self,
@@ -493,7 +541,7 @@ class Sandboxes:
         try:
             sandbox = await self.find(key)
         except SandboxEnded:
-            sandbox = self._found(key, self._past.values()) or self._refuse(key)
+            sandbox = self._found(key, self._past.values()) or await self._refuse(key)
         sandbox.kill("by request")
         await self.wait_gone(sandbox)
         return sandbox.info()
@@ -554,9 +602,21 @@ class Sandboxes:
                 told.ground = image.ground_of_children()
             elif parent is not None:
                 told.ground = parent.ground
-            self._living[number] = told
+            sandbox = self._living[number] = told
+        if sandbox is not None:
+            self._begun(sandbox, image)
         if image is not None:
             self.ahead.fill(image)
+
+    def _begun(self, sandbox: Sandbox, image: Image | None) -> None:
+        """A fork is somebody's now."""
+        paused = image is not None and image.name is not None and PAUSED in image.notes
+        self._lives("resumed" if paused else "forked", sandbox)
+
+    def _lives(self, kind: Type, sandbox: Sandbox) -> None:
+        info = sandbox.info()
+        self.events.tell(kind, info)
+        self.lineage.born(info)
 
     def adopt(self, core: Core, told: Attributes) -> bool:
         """Take over a sandbox that an earlier daemon left; False if it is not to stay."""
@@ -570,6 +630,7 @@ class Sandboxes:
         self._living[number] = sandbox
         sandbox.attach()
         sandbox.leave()
+        self._lives("adopted", sandbox)
         for frame in self._strays.pop(number, []):
             self.event(core, frame)
         return True
@@ -635,6 +696,10 @@ class Sandboxes:
         if sandbox.spare:
             self.ahead.gone(sandbox)
         sandbox.finish(end)
+        if sandbox.shown:
+            info = sandbox.info()
+            self.events.tell("ended", info)
+            self.lineage.ended(info)
         self._forget_old()
 
     def _give_up(self, sandbox: Sandbox) -> None:
@@ -659,9 +724,10 @@ class Sandboxes:
         )
 
     @staticmethod
-    def _write_record(sandbox: Sandbox) -> None:
+    async def _write_record(sandbox: Sandbox) -> None:
         payload = u64(p.TAG_SANDBOX, sandbox.number) + raw(p.TAG_RECORD, sandbox.record())
-        sandbox.core.connection.call(p.RECORD, payload, [], lambda _: None)
+        with contextlib.suppress(RametError):  # of one that has ended already there is nothing to keep
+            await sandbox.core.connection.begin(p.RECORD, payload, [])
 
     async def _ask(self, sandbox: Sandbox, kind: int, payload: bytes, fds: list[int]) -> Frame:
         frame = await sandbox.core.connection.begin(kind, payload, fds)

@@ -146,10 +146,13 @@ def told(info: SnapshotInfo) -> Snapshot:
 class Snapshots:
     """The named ones: all are on disk, and core knows some of them."""
 
-    def __init__(self, archive: Archive, ensure: Callable[[], Awaitable[Core]]) -> None:
-        """`ensure` gives the core that is to know them."""
+    def __init__(
+        self, archive: Archive, ensure: Callable[[], Awaitable[Core]], kept: Callable[[Image], object]
+    ) -> None:
+        """`ensure` gives the core that is to know them; `kept` is told of each that is on disk now."""
         self._archive = archive
         self._ensure = ensure
+        self._kept = kept
         self._images: dict[str, Image] = {}
         self._taken: set[str] = set()
         self._writing: dict[str, Snapshot] = {}
@@ -180,6 +183,7 @@ class Snapshots:
             raise
         image.name = name
         self._images[name] = image
+        self._kept(image)
         return told(image.saved)
 
     def writing(self, name: str, image: Image) -> Snapshot:
@@ -265,6 +269,11 @@ class Snapshots:
             if image is not None:
                 image.drop()
         return told(info)
+
+    async def compact(self, name: str) -> Snapshot:
+        """Have it build upon nothing. Raises InvalidRequest, SnapshotError."""
+        async with self._alone(name):
+            return told(await self._archive.compact(name))
 
     async def all_told(self) -> tuple[Snapshot, ...]:
         """All of them, by name. Raises SnapshotError."""

@@ -245,7 +245,8 @@ class Sandbox:
     def hold(self, ends: list[int]) -> None:
         """Takes `ends`: near ends of a detached sandbox's streams, for the time after its owner.
 
-        A kernel's channel is among them: without it the kernel would end with its owner.
+        A kernel's channel is the last of them: without it the kernel would end with its owner. What it says
+        meanwhile waits there for who has it next.
         """
         self._ends = ends
 
@@ -291,7 +292,7 @@ class Sandbox:
 
     def take_back(self) -> None:
         """Nobody has its streams any more: what it writes is read and dropped."""
-        if self.ttl is not None and self.end is None and len(self._ends) >= 3:
+        if self.ttl is not None and self.end is None and self._drain is None and len(self._ends) >= 3:
             # Without copies there the next daemon finds none, and the command hears so when it writes.
             with contextlib.suppress(OSError):
                 self._deposit(copies(self._ends))

@@ -440,6 +440,8 @@ class Operation:
 def _table() -> Mapping[str, Operation]:
     # Imported where the table is first read: a run needs none of these classes, and making one takes 0.5 ms.
     from ramet.models import commands as c
+    from ramet.models import events as e
+    from ramet.models import lineage as l
     from ramet.models import sandboxes as s
 
     rows = (
@@ -459,7 +461,11 @@ def _table() -> Mapping[str, Operation]:
         Operation("sandbox.begin", s.BeginRequest, s.SandboxInfo, idempotent=False),
         Operation("sandbox.rollback", s.RollbackRequest, s.SandboxInfo, streams="made", idempotent=False),
         Operation("sandbox.commands", c.SandboxLaneRequest, c.SandboxLane, streams="made"),
+        # Not sent again: a daemon that was stopped is not to be started by who only looks on.
+        Operation("events", e.EventsRequest, e.EventBatch, idempotent=False),
+        Operation("lineage", Empty, l.LineageTree),
         Operation("snapshot.list", Empty, s.SnapshotList),
+        Operation("snapshot.compact", s.SnapshotName, s.Snapshot),
         Operation("snapshot.remove", s.SnapshotName, s.Snapshot, idempotent=False),
     )
     return MappingProxyType({row.name: row for row in rows})

@@ -42,6 +42,8 @@ METADATA_MAX = 16384
 """Most bytes of what is noted of a sandbox, as JSON in ASCII."""
 SNAPSHOT_METADATA_MAX = 4 << 20
 """As `METADATA_MAX`, of a snapshot: a template has its recipe and its log there."""
+PAUSED = "paused"
+"""What of a snapshot's metadata says that its sandbox was paused: the name that it had."""
 BUILT_IN = {"python": "python", "bash": "bash", "node": "node", "base": "bash"}
 """Names of templates that are made on their first use, and the kernels in them."""
 FORK_LIMITS = ("memory", "cpus", "disk", "inodes", "wall", "output")

@@ -410,3 +410,17 @@ def test_node_keeps_its_names(monkeypatch):
                 done = one.run_code("await 1; while (true) {}", timeout=0.2)
                 assert (done.reason, done.state_kept) == ("timeout", True)
                 assert one.run_code("list").text == "[ 1, 2 ]"
+
+
+def test_code_runs_in_all_of_them_and_the_best_goes_on_with_its_state():
+    with ramet.Sandbox("python") as parent:
+        parent.run_code("x = 10")
+
+        def work(child):
+            return int(child.run_code(f"x += {child.info.metadata['number']}; x").text)
+
+        noted = [{"number": str(number)} for number in range(3)]
+        with ramet.rollouts(parent, 3, work, best=float, commit=False, metadata=noted) as found:
+            assert [one.value for one in found.attempts] == [10, 11, 12]
+            assert found.sandbox.run_code("x").text == "12"
+        assert parent.run_code("x").text == "10"

@@ -8,7 +8,9 @@ import pytest
 
 from ramet.errors import InvalidRequest
 from ramet.models.commands import SandboxLane
+from ramet.models.events import Event, EventBatch
 from ramet.models.limits import Limits
+from ramet.models.lineage import LineageNode, LineageTree
 from ramet.models.operations import (
     OPERATIONS,
     TEXT_MAX,
@@ -159,7 +161,10 @@ def sandbox_results():
         "sandbox.begin": running,
         "sandbox.rollback": running,
         "sandbox.commands": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
+        "events": EventBatch((Event("c0de-1", 1.5, "ended", sandbox="abc", reason="oom"),), "c0de-1"),
+        "lineage": LineageTree((LineageNode("abc", "sandbox", "web", None, 1.5),), "made anew"),
         "snapshot.list": SnapshotList((point,)),
+        "snapshot.compact": point,
         "snapshot.remove": point,
     }
 
@@ -183,7 +188,7 @@ def test_every_result_of_the_table_arrives_as_it_left():
 def test_only_operations_that_start_nothing_may_be_sent_again():
     once = {name for name, operation in OPERATIONS.items() if not operation.idempotent}
     made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "rollback", "snapshot")}
-    assert once == {"run", *made, "snapshot.remove"}
+    assert once == {"run", *made, "snapshot.remove", "events"}
 
 
 def test_a_run_needs_nothing_of_what_is_told_of_sandboxes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ CHECKOUT = Path(__file__).resolve().parents[4]
 
 
 def bench(
+    *,
     engine: bool = typer.Option(False, "--engine", help="The fork engine instead of single runs."),
     json_file: str = typer.Option(None, "--json", metavar="FILE", help="Where the numbers go."),
     plot: str = typer.Option(
@@ -20,12 +22,18 @@ def bench(
     ),
     rounds: str = typer.Option(None, "--rounds", metavar="N", help="With --engine: rounds of each contest."),
     quick: bool = typer.Option(False, "--quick", help="Less of everything."),
+    tag: str | None = typer.Option(
+        None, "--tag", metavar="NAME", help="One walk through the life of forks of this snapshot instead."
+    ),
+    n: str = typer.Option("5", "-n", "--n", metavar="N", help="With --tag: how many forks."),
 ) -> int:
     """Measure what Ramet promises on this machine, and show each number beside its bound.
 
     Runs are measured beside bubblewrap, the engine beside os.fork. The benchmarks are part of the source,
     and of no installed package.
     """
+    if tag is not None:
+        return _walk(tag, n, json_file)
     import subprocess
     import sys
 
@@ -41,6 +49,17 @@ def bench(
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.call([sys.executable, "-P", "-m", module, *words], env=environment)
+
+
+def _walk(tag: str, n: str, json_file: str | None) -> int:
+    from ramet.cli.commands.forkd import bench as walk
+    from ramet.cli.render import pairs
+
+    rows = walk(tag, n)
+    if json_file is not None:
+        Path(json_file).write_text(json.dumps(rows) + "\n")
+    pairs({row: f"{spent:.1f} ms" for row, spent in rows.items()})
+    return 0
 
 
 def _words(

@@ -14,7 +14,7 @@ from ramet.cli.commands.run import command_of, limit_option, variable
 from ramet.errors import InvalidRequest, RametError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ramet.models.sandboxes import SandboxInfo
 
@@ -108,7 +108,9 @@ def fork(
         None, metavar="SANDBOX", help="The sandbox to fork, by its id or name."
     ),
     *,
-    snapshot: str | None = typer.Option(None, metavar="NAME", help="Fork this snapshot, not a sandbox."),
+    snapshot: str | None = typer.Option(
+        None, "--snapshot", "--tag", metavar="NAME", help="Fork this snapshot or template, not a sandbox."
+    ),
     n: str = typer.Option("1", "-n", metavar="N", help="How many."),
     name: str | None = typer.Option(None, metavar="NAME", help="A name for the one child."),
     on_unsupported: str = ON_UNSUPPORTED,
@@ -123,8 +125,7 @@ def fork(
     """
     if source is None and snapshot is None:
         raise InvalidRequest.of("sandbox", "is missing: which one to fork")
-    if not n.isdecimal() or len(n) > 9:
-        raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
+    _check_number(n)
     if name is not None and n != "1":
         raise InvalidRequest.of("name", f"is for one child, not for {n}")
     arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "names": None if name is None else [name]}
@@ -139,9 +140,26 @@ def fork(
     return 0
 
 
+def fork_tag(tag: str, n: str, *, limits: dict[str, Any] | None, ttl: str | None, as_json: bool) -> int:
+    """Fork a snapshot or template, and print the ids of the children."""
+    _check_number(n)
+    from ramet.client import fork as fork_it
+
+    with fork_it(snapshot=tag, n=int(n), limits=limits, detach=True, ttl=ttl) as made:  # type: ignore[arg-type]
+        _tell_made([one.info for one in made], as_json=as_json)
+    return 0
+
+
+def _check_number(n: str) -> None:
+    if not n.isdecimal() or len(n) > 9:
+        raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
+
+
 def ls(
     ended: bool = typer.Option(False, "--all", help="Also those that ended in the last minutes."),
-    as_tree: bool = typer.Option(False, "--tree", help="Draw who was forked from whom."),
+    as_tree: bool = typer.Option(
+        False, "--tree", help="Draw who was forked from what, with ancestors that have ended, and snapshots."
+    ),
     filters: list[str] = typer.Option(
         [],
         "--filter",
@@ -154,11 +172,10 @@ def ls(
     from ramet.client import sandboxes
 
     found = sandboxes.list(ended=ended, **_filters(filters))
+    if as_tree:
+        return _draw(found, filtered=bool(filters), as_json=as_json)
     if as_json:
         print(json.dumps({"sandboxes": [one.to_dict() for one in found]}))
-    elif as_tree:
-        for line in lineage(found):
-            print(line)
     elif found:
         from ramet.cli.render import table
 
@@ -168,15 +185,23 @@ def ls(
 
 def kill(
     names: list[str] | None = typer.Argument(None, metavar="SANDBOX...", help="Ids or names."),
+    everything: bool = typer.Option(False, "--all", help="All that stay."),
+    tag: str | None = typer.Option(None, "--tag", metavar="NAME", help="All forks of this snapshot."),
     as_json: bool = JSON,
 ) -> int:
     """End sandboxes, and return when they have ended."""
-    if not names:
-        raise InvalidRequest.of("sandbox", "is missing: which one to end")
-    from ramet.client import sandboxes
+    if bool(names) + everything + (tag is not None) != 1:
+        raise InvalidRequest.of(
+            "sandbox", "is missing: which one to end" if not names else "or --all, or --tag"
+        )
+    from ramet.client import sandboxes, snapshots
 
+    if everything:
+        names = [one.id for one in sandboxes.list()]
+    elif tag is not None:
+        names = [one.id for one in sandboxes.list(snapshot=snapshots.get(tag).name)]
     ended, failed = [], None
-    for name in names:
+    for name in names or ():
         try:
             ended.append(sandboxes.kill(name))
         except RametError as error:
@@ -227,25 +252,23 @@ def _filters(texts: list[str]) -> dict[str, Any]:
     return {**chosen, "metadata": metadata}
 
 
-def lineage(found: Sequence[SandboxInfo]) -> Iterator[str]:
-    """The sandboxes as trees: below each its forks. One whose parent is not among them stands at the left."""
-    ids = {one.id for one in found}
-    below: dict[str | None, list[SandboxInfo]] = {}
-    for one in found:
-        below.setdefault(one.parent if one.parent in ids else None, []).append(one)
+def _draw(found: Sequence[SandboxInfo], *, filtered: bool, as_json: bool) -> int:
+    from ramet.cli.tree import draw
+    from ramet.client import sandboxes
 
-    def draw(one: SandboxInfo, first: str, rest: str) -> Iterator[str]:
-        origin = one.snapshot or (one.parent if one.parent not in ids else None)
-        parts = [one.name or one.id, *([one.id] if one.name else []), one.how_it_ended() or "running"]
-        yield first + "  ".join([*parts, *([f"from {origin}"] if origin else [])])
-        children = below.get(one.id, [])
-        for child in children[:-1]:
-            yield from draw(child, f"{rest}├─ ", f"{rest}│  ")
-        for child in children[-1:]:
-            yield from draw(child, f"{rest}└─ ", f"{rest}   ")
-
-    for one in below.get(None, []):
-        yield from draw(one, "", "")
+    tree = sandboxes.lineage()
+    if as_json:
+        told = {"sandboxes": [one.to_dict() for one in found], **tree.to_wire()}
+        print(json.dumps(told))
+        return 0
+    chosen = {one.id for one in found}
+    if not filtered:
+        chosen |= {node.key for node in tree.nodes if node.kind != "sandbox" and node.ended is None}
+    for line in draw(tree.nodes, chosen):
+        print(line)
+    if tree.note is not None:
+        print(f"ramet: {tree.note}", file=sys.stderr)
+    return 0
 
 
 def _tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:

@@ -403,7 +403,11 @@ class AsyncCommands:
         """What commands of the sandbox begin with."""
         if self._lane is None:
             request = SandboxLaneRequest(self._sandbox, socket=False, ended=ended)
-            self._lane = SandboxLane.from_wire(await self._client.ask("sandbox.commands", request.to_wire()))
+            try:
+                answer = await self._client.ask("sandbox.commands", request.to_wire())
+            except InvalidRequest as error:
+                raise await self.unknown(error) from None
+            self._lane = SandboxLane.from_wire(answer)
         return self._lane
 
     async def _link(self, *, ended: bool = False) -> CoreLink:
@@ -412,7 +416,10 @@ class AsyncCommands:
             if link is not None:
                 return link
         request = SandboxLaneRequest(self._sandbox, ended=ended)
-        link, answer = await self._client.open_link("sandbox.commands", request.to_wire())
+        try:
+            link, answer = await self._client.open_link("sandbox.commands", request.to_wire())
+        except InvalidRequest as error:
+            raise await self.unknown(error) from None
         self._lane = SandboxLane.from_wire(answer)
         link.core_id = self._lane.core_id
         return link
@@ -427,6 +434,10 @@ class AsyncCommands:
         if error.code not in {"unknown_sandbox", "sandbox_ended"}:
             return error
         return await self.why_gone(error)
+
+    async def unknown(self, error: InvalidRequest) -> RametError:
+        """A daemon that has not heard of what is held here came after the one that had it."""
+        return await self.why_gone(error) if error.code == "unknown_sandbox" and self._held else error
 
     async def wait_link(self, link: Peer, deadline: float) -> None:
         """Wait for something to come over `link`. Raises DaemonLost when nothing does in time."""

@@ -44,6 +44,7 @@ from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
     BUILT_IN,
+    PAUSED,
     WORKSPACE,
     BeginRequest,
     CreateRequest,
@@ -252,7 +253,8 @@ class AsyncSandbox(Opening):
         out, err = AsyncReader(held.stdout), AsyncReader(held.stderr)
         code = None
         if held.channel is not None and held.info.kernel is not None:
-            code = AsyncCode(held, get(held.info.kernel.name), self._output)
+            kernel = get(held.info.kernel.name)
+            code = AsyncCode(held, kernel, self._output, taken=not held.owner)
         self._open: _Open | None = _Open(held, AsyncWriter(held.stdin, self._encoding), out, err, code)
 
     @classmethod
@@ -689,16 +691,19 @@ class AsyncSandbox(Opening):
         if self._result is not None:
             raise _dead(self.info)
         running = None if self._here.code is None else self._here.code.running
-        children = await _forked(
-            self._client,
-            request,
-            lives,
-            output=self._output,
-            encoding=self._encoding,
-            running=running,
-            on_error=on_error,
-            source=self._here.held,
-        )
+        try:
+            children = await _forked(
+                self._client,
+                request,
+                lives,
+                output=self._output,
+                encoding=self._encoding,
+                running=running,
+                on_error=on_error,
+                source=self._here.held,
+            )
+        except InvalidRequest as error:
+            raise await self.commands.unknown(error) from None
         return children[0] if n is None else children
 
     async def rollback(self, point: str | Snapshot) -> None:
@@ -740,7 +745,7 @@ class AsyncSandbox(Opening):
 
         What it does between the two is lost, which is some milliseconds. Raises as `snapshot` does.
         """
-        kept = await self.snapshot(name or f"paused-{self.id}", metadata={"paused": self.name or ""})
+        kept = await self.snapshot(name or f"paused-{self.id}", metadata={PAUSED: self.name or ""})
         await self.kill()
         return kept
 
@@ -755,11 +760,11 @@ class AsyncSandbox(Opening):
         client = options.get("client")
         name = paused.name if isinstance(paused, Snapshot) else paused
         known = [one for one in await snapshots.list(client=client) if one.name == name]
-        if known and "paused" in known[0].metadata:
-            options.setdefault("name", known[0].metadata["paused"] or None)
+        if known and PAUSED in known[0].metadata:
+            options.setdefault("name", known[0].metadata[PAUSED] or None)
         resumed = cls(name, **options)
         await resumed.start()
-        if known and "paused" in known[0].metadata:
+        if known and PAUSED in known[0].metadata:
             await snapshots.remove(name, client=client)
         return resumed
 
@@ -779,7 +784,10 @@ class AsyncSandbox(Opening):
         request = SnapshotRequest.of(self.id, name, metadata, on_unsupported)
         if self._result is not None:
             raise _dead(self.info)
-        answer = await self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+        try:
+            answer = await self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+        except InvalidRequest as error:
+            raise await self.commands.unknown(error) from None
         return Snapshot.from_wire(answer)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ramet.client._async.api import shared
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.sandbox import FORK_PATIENCE_S
+from ramet.models.lineage import LineageTree
 from ramet.models.sandboxes import (
     ListRequest,
     OnUnsupported,
@@ -34,6 +35,11 @@ async def list(  # noqa: A001
     request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
     answer = await (client or shared).ask("sandbox.list", request.to_wire())
     return SandboxList.from_wire(answer).sandboxes
+
+
+async def lineage(*, client: AsyncClient | None = None) -> LineageTree:
+    """Who was forked from what: all that lives or is kept, and its ancestors, earlier daemons' as well."""
+    return LineageTree.from_wire(await (client or shared).ask("lineage"))
 
 
 async def kill(sandbox: str, *, client: AsyncClient | None = None) -> SandboxInfo:

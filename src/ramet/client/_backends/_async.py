@@ -6,13 +6,15 @@ import inspect
 import math
 import select
 from abc import abstractmethod
-from collections.abc import Callable, Generator
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Self, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
 
+S = TypeVar("S")
 T = TypeVar("T")
+Task: TypeAlias = Callable[[S], Awaitable[T]]
 
 
 async def poll(poller: select.epoll, timeout: float) -> list[tuple[int, int]]:
@@ -42,6 +44,21 @@ async def deliver(callback: Callable[[T], Any], chunk: T) -> None:
 async def in_thread(call: Callable[[], T]) -> T:
     """The result of `call`, which blocks."""
     return await anyio.to_thread.run_sync(call)
+
+
+async def at_once(count: int, work: Task[int, bool], _stop: Callable[[], object]) -> None:
+    """Call `work` with each number below `count`, all at once; the first true answer cancels the others.
+
+    `work` raises nothing but a cancellation.
+    """
+    async with anyio.create_task_group() as group:
+
+        async def one(number: int) -> None:
+            if await work(number):
+                group.cancel_scope.cancel()
+
+        for number in range(count):
+            group.start_soon(one, number)
 
 
 class Opening:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import secrets
 import select
 import signal
 import time
@@ -69,8 +70,11 @@ def check_seed(seed: object) -> int | None:
 class Code:
     """The conversation of one sandbox with its kernel."""
 
-    def __init__(self, held: Held, kernel: Kernel, output: int) -> None:
-        """`output` is the limit of that name. `held` stays its owner's."""
+    def __init__(self, held: Held, kernel: Kernel, output: int, *, taken: bool = False) -> None:
+        """`output` is the limit of that name. `held` stays its owner's.
+
+        `taken`: another has spoken with this kernel before, of whose words the rest may still come.
+        """
         assert held.channel is not None  # noqa: S101  the caller looked
         self.running: str | None = None
         """The id of what runs."""
@@ -81,7 +85,8 @@ class Code:
         self.fork_errors: tuple[str, ...] = ()
         """What went wrong in what the kernel did because it was forked."""
         self._held = held
-        self._talk = Conversation(held.channel, kernel, fresh=held.info.epoch > 0)
+        self._talk = Conversation(held.channel, kernel, fresh=taken or held.info.epoch > 0)
+        self._prefix = f"{secrets.token_hex(4)}-" if taken else ""
         self._output = output
         self._cell: Cell | None = None
         self._abandoned: Cell | None = None
@@ -313,7 +318,7 @@ class Code:
 
     def _new_cell(self, name: str | None, callbacks: tuple[OnBytes | None, OnBytes | None]) -> Cell:
         streams = (self._held.stdout.descriptor, self._held.stderr.descriptor)
-        return Cell(name, streams, self._output, callbacks)
+        return Cell(name, streams, self._output, callbacks, self._prefix)
 
     def _watch(self) -> select.epoll:
         if self._poller is None:

@@ -400,7 +400,11 @@ class Commands:
         """What commands of the sandbox begin with."""
         if self._lane is None:
             request = SandboxLaneRequest(self._sandbox, socket=False, ended=ended)
-            self._lane = SandboxLane.from_wire(self._client.ask("sandbox.commands", request.to_wire()))
+            try:
+                answer = self._client.ask("sandbox.commands", request.to_wire())
+            except InvalidRequest as error:
+                raise self.unknown(error) from None
+            self._lane = SandboxLane.from_wire(answer)
         return self._lane
 
     def _link(self, *, ended: bool = False) -> CoreLink:
@@ -409,7 +413,10 @@ class Commands:
             if link is not None:
                 return link
         request = SandboxLaneRequest(self._sandbox, ended=ended)
-        link, answer = self._client.open_link("sandbox.commands", request.to_wire())
+        try:
+            link, answer = self._client.open_link("sandbox.commands", request.to_wire())
+        except InvalidRequest as error:
+            raise self.unknown(error) from None
         self._lane = SandboxLane.from_wire(answer)
         link.core_id = self._lane.core_id
         return link
@@ -424,6 +431,10 @@ class Commands:
         if error.code not in {"unknown_sandbox", "sandbox_ended"}:
             return error
         return self.why_gone(error)
+
+    def unknown(self, error: InvalidRequest) -> RametError:
+        """A daemon that has not heard of what is held here came after the one that had it."""
+        return self.why_gone(error) if error.code == "unknown_sandbox" and self._held else error
 
     def wait_link(self, link: Peer, deadline: float) -> None:
         """Wait for something to come over `link`. Raises DaemonLost when nothing does in time."""

@@ -45,6 +45,7 @@ from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
 from ramet.models.sandboxes import (
     BUILT_IN,
+    PAUSED,
     WORKSPACE,
     BeginRequest,
     CreateRequest,
@@ -251,7 +252,8 @@ class Sandbox(Opening):
         out, err = Reader(held.stdout), Reader(held.stderr)
         code = None
         if held.channel is not None and held.info.kernel is not None:
-            code = Code(held, get(held.info.kernel.name), self._output)
+            kernel = get(held.info.kernel.name)
+            code = Code(held, kernel, self._output, taken=not held.owner)
         self._open: _Open | None = _Open(held, Writer(held.stdin, self._encoding), out, err, code)
 
     @classmethod
@@ -684,16 +686,19 @@ class Sandbox(Opening):
         if self._result is not None:
             raise _dead(self.info)
         running = None if self._here.code is None else self._here.code.running
-        children = _forked(
-            self._client,
-            request,
-            lives,
-            output=self._output,
-            encoding=self._encoding,
-            running=running,
-            on_error=on_error,
-            source=self._here.held,
-        )
+        try:
+            children = _forked(
+                self._client,
+                request,
+                lives,
+                output=self._output,
+                encoding=self._encoding,
+                running=running,
+                on_error=on_error,
+                source=self._here.held,
+            )
+        except InvalidRequest as error:
+            raise self.commands.unknown(error) from None
         return children[0] if n is None else children
 
     def rollback(self, point: str | Snapshot) -> None:
@@ -733,7 +738,7 @@ class Sandbox(Opening):
 
         What it does between the two is lost, which is some milliseconds. Raises as `snapshot` does.
         """
-        kept = self.snapshot(name or f"paused-{self.id}", metadata={"paused": self.name or ""})
+        kept = self.snapshot(name or f"paused-{self.id}", metadata={PAUSED: self.name or ""})
         self.kill()
         return kept
 
@@ -748,11 +753,11 @@ class Sandbox(Opening):
         client = options.get("client")
         name = paused.name if isinstance(paused, Snapshot) else paused
         known = [one for one in snapshots.list(client=client) if one.name == name]
-        if known and "paused" in known[0].metadata:
-            options.setdefault("name", known[0].metadata["paused"] or None)
+        if known and PAUSED in known[0].metadata:
+            options.setdefault("name", known[0].metadata[PAUSED] or None)
         resumed = cls(name, **options)
         resumed.start()
-        if known and "paused" in known[0].metadata:
+        if known and PAUSED in known[0].metadata:
             snapshots.remove(name, client=client)
         return resumed
 
@@ -772,7 +777,10 @@ class Sandbox(Opening):
         request = SnapshotRequest.of(self.id, name, metadata, on_unsupported)
         if self._result is not None:
             raise _dead(self.info)
-        answer = self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+        try:
+            answer = self._client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+        except InvalidRequest as error:
+            raise self.commands.unknown(error) from None
         return Snapshot.from_wire(answer)
 
 

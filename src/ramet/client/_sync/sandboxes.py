@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import Client
 from ramet.client._sync.sandbox import FORK_PATIENCE_S
+from ramet.models.lineage import LineageTree
 from ramet.models.sandboxes import (
     ListRequest,
     OnUnsupported,
@@ -35,6 +36,11 @@ def list(  # noqa: A001
     request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
     answer = (client or shared).ask("sandbox.list", request.to_wire())
     return SandboxList.from_wire(answer).sandboxes
+
+
+def lineage(*, client: Client | None = None) -> LineageTree:
+    """Who was forked from what: all that lives or is kept, and its ancestors, earlier daemons' as well."""
+    return LineageTree.from_wire((client or shared).ask("lineage"))
 
 
 def kill(sandbox: str, *, client: Client | None = None) -> SandboxInfo:

@@ -5,14 +5,52 @@ from __future__ import annotations
 
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import Client
+from ramet.errors import InvalidRequest
+from ramet.models.names import check_name, check_text, near
 from ramet.models.sandboxes import Snapshot, SnapshotList, SnapshotName
 from ramet.models.templates import Template
+
+# Gigabytes are written anew.
+COMPACT_PATIENCE_S = 600.0
 
 
 def list(*, client: Client | None = None) -> tuple[Snapshot, ...]:  # noqa: A001
     """All of them, by name, but those of templates (`ramet.templates.all_built`)."""
     told = SnapshotList.from_wire((client or shared).ask("snapshot.list")).snapshots
     return tuple([one for one in told if Template.from_snapshot(one) is None])
+
+
+def all_kept(*, client: Client | None = None) -> tuple[Snapshot, ...]:
+    """All of them, by name, those of templates too."""
+    return SnapshotList.from_wire((client or shared).ask("snapshot.list")).snapshots
+
+
+def get(name: str, *, client: Client | None = None) -> Snapshot:
+    """The snapshot, or that of the template, of this name. Raises InvalidRequest when there is none."""
+    known: dict[str, Snapshot] = {}
+    for one in all_kept(client=client):
+        template = Template.from_snapshot(one)
+        if template is not None:
+            known.setdefault(template.name, one)
+        known[one.name] = one
+    asked = check_name(check_text(name, "snapshot"), "snapshot")
+    if asked not in known:
+        raise InvalidRequest.of(
+            "snapshot", f"there is no snapshot {asked!r}", code="unknown_snapshot", hint=near(asked, known)
+        )
+    return known[asked]
+
+
+def compact(name: str | Snapshot, *, client: Client | None = None) -> Snapshot:
+    """Have one build upon no other, so that its ancestors can be removed.
+
+    What is in it stays the same, and what builds upon it does not notice. Raises InvalidRequest when there is
+    none of that name, SnapshotError.
+    """
+    asked = name.name if isinstance(name, Snapshot) else name
+    request = SnapshotName.from_wire({"name": asked})
+    wire = (client or shared).ask("snapshot.compact", request.to_wire(), patience=COMPACT_PATIENCE_S)
+    return Snapshot.from_wire(wire)
 
 
 def remove(name: str | Snapshot, *, client: Client | None = None) -> Snapshot:

@@ -19,7 +19,7 @@ from ramet.client._start import base_interpreter, interpreter
 from ramet.client._sync.api import shared
 from ramet.client._sync.client import Client
 from ramet.client._sync.sandbox import Sandbox
-from ramet.errors import InvalidRequest, TemplateError, Unforkable
+from ramet.errors import DaemonLost, InvalidRequest, TemplateError, Unforkable
 from ramet.kernels import get as get_kernel
 from ramet.models.names import check_name, check_text, near
 from ramet.models.operations import Python
@@ -285,6 +285,10 @@ class _Build:
         done = sandbox.run_code(
             code, timeout=WARM_TIMEOUT_S, on_stdout=self._note, on_stderr=self._note, stdin=stdin
         )
+        end = sandbox.info.end
+        if done.reason == "died" and (end is None or end.reason == "lost"):
+            # No fault of the recipe's.
+            raise DaemonLost("core_lost", f"core ended while the template {self._name} was built")
         if not done.ok:
             text = f"{field}: {done.error or f'the code ended: {done.reason}, exit code {done.exit_code}'}"
             raise TemplateError("template_failed", text, field=field, log=self._text())

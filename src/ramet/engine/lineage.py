@@ -1,0 +1,159 @@
+"""Has the lineage of sandboxes and snapshots written down, soon after it happened, beside everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ramet.errors import RametError
+from ramet.models.lineage import LineageNode, LineageTree
+from ramet.store.lineage import Born, Ended, Lineage, Removed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+    from typing import Any
+
+    from ramet.engine.durable import Archive
+    from ramet.engine.standing import Sandbox
+    from ramet.models.sandboxes import SandboxInfo
+    from ramet.store import SnapshotInfo
+    from ramet.store.lineage import Change
+
+DELAY_S = 0.2
+"""What happens in this time is written together: each transaction wakes a thread and syncs a file."""
+PENDING_MAX = 100_000
+
+
+class Past(NamedTuple):
+    """A sandbox that has ended."""
+
+    id: str
+    ended: float
+    how: str
+
+
+class Ancestry:
+    """The database's writer, and who reads it."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        place: str,
+        spawn: Callable[[Coroutine[Any, Any, object]], object],
+        living: Callable[[], Iterable[Sandbox]],
+        rebuilt: Callable[[str], object],
+    ) -> None:
+        """`living`: the sandboxes that there are; `rebuilt` is told why the database had to be made anew."""
+        self._archive = archive
+        self._base = Lineage(archive.path, place)
+        self._spawn = spawn
+        self._living = living
+        self._rebuilt = rebuilt
+        self._pending: list[Change] = []
+        self._writing = asyncio.Lock()
+        self._due: asyncio.TimerHandle | None = None
+        self._trouble: str | None = None
+        self._told: str | None = None
+
+    def born(self, info: SandboxInfo) -> None:
+        """A sandbox lives."""
+        self._note(_born(info))
+
+    def ended(self, info: SandboxInfo) -> None:
+        """It has ended."""
+        self._note(Ended(info.id, info.ended or time.time(), info.how_it_ended()))
+
+    def kept(self, info: SnapshotInfo) -> None:
+        """A snapshot is on disk."""
+        from ramet.store.lineage import kept_of
+
+        self._note(kept_of(info))
+
+    def removed(self, name: str) -> None:
+        """A snapshot was taken away."""
+        self._note(Removed(name, time.time()))
+
+    async def tree(self) -> LineageTree:
+        """All that lives or is kept, with its ancestors. Raises SnapshotError."""
+        await self.write(look=True)
+        if self._trouble is not None:
+            return LineageTree((), self._trouble)
+        sandboxes, snapshots = await asyncio.to_thread(self._base.read)
+        return LineageTree(_nodes(sandboxes, snapshots), self._told)
+
+    async def past(self, key: str) -> Past | None:
+        """What is known of a sandbox that has ended, under an earlier daemon or long ago."""
+        await self.write(look=True)
+        try:
+            found = await asyncio.to_thread(self._base.find, key)
+        except RametError:
+            return None
+        if found is None or found["ended"] is None:
+            return None
+        return Past(found["id"], found["ended"], found["how"])
+
+    async def write(self, *, look: bool = False) -> None:
+        """Write what is to be written; what fails is told by `tree`, and stops nobody.
+
+        `look`: compare with what is so, even when there is nothing.
+        """
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        async with self._writing:
+            if not (self._pending or look):
+                return
+            changes, self._pending = self._pending, []
+            living = [_born(one.info()) for one in self._living() if one.shown]
+            try:
+                why = await asyncio.to_thread(self._base.write, changes, living, self._archive.saved_now)
+                self._trouble = None
+            except RametError as error:
+                self._trouble = error.message
+                return
+        if why is not None:
+            self._told = f"the lineage was made anew: {why}; of what had ended before nothing is known"
+            self._rebuilt(why)
+
+    async def close(self) -> None:
+        """The daemon ends: write what is left."""
+        if self._pending or self._due is not None:
+            await self.write()
+
+    def _note(self, change: Change) -> None:
+        if len(self._pending) < PENDING_MAX:
+            self._pending.append(change)
+        if self._due is None:
+            loop = asyncio.get_running_loop()
+            self._due = loop.call_later(DELAY_S, lambda: self._spawn(self.write()))
+
+
+def _born(info: SandboxInfo) -> Born:
+    command = " ".join(info.command).replace("\n", " ")
+    return Born(info.id, info.name, info.parent, info.snapshot, f"{command:.120}", info.created)
+
+
+def _nodes(sandboxes: list[dict[str, Any]], snapshots: list[dict[str, Any]]) -> tuple[LineageNode, ...]:
+    names = {row["number"]: f"{row['name']}@{row['created']:.6f}" for row in snapshots}
+    ids = {row["id"] for row in sandboxes}
+    nodes = []
+    latest: dict[str, str] = {}  # of each name the last one before
+    for row in snapshots:
+        above = row["sandbox"] if row["sandbox"] in ids else latest.get(row["parent"] or "")
+        latest[row["name"]] = names[row["number"]]
+        nodes.append(
+            LineageNode(
+                names[row["number"]], "template" if row["template"] else "snapshot", above=above,
+                name=row["template"] or row["name"], created=row["created"], ended=row["removed"],
+            )
+        )  # fmt: skip
+    for row in sandboxes:
+        above = names.get(row["snapshot"]) or row["parent"]
+        nodes.append(
+            LineageNode(
+                row["id"], "sandbox", name=row["name"], above=above, created=row["created"],
+                ended=row["ended"], how=row["how"], command=row["command"], own=bool(row["own"]),
+            )
+        )  # fmt: skip
+    return tuple(sorted(nodes, key=lambda node: node.created))
