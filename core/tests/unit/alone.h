@@ -255,7 +255,7 @@ snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end)
 }
 
 int
-snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
+snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, struct spawn_ends *ends,
                struct err *err)
 {
   (void)snapshot;
