@@ -218,7 +218,7 @@ input()
 
 
 def measure_quotas(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
-    """Sandboxes one after another beside one that has taken all it can get of what the kernel counts for a user."""
+    """Many sandboxes beside one that has taken all it can get of what the kernel counts for a user."""
     del bubblewrap
     count = settings.alive
 

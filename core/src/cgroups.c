@@ -308,7 +308,8 @@ limit_io(int dir, uint64_t io)
     const struct disk *disk = &disks[i];
     int failed = version == 1 ? write_io(dir, "blkio.throttle.read_bps_device", disk, "", bound) |
                                     write_io(dir, "blkio.throttle.write_bps_device", disk, "", bound)
-                              : write_io(dir, "io.max", disk, "rbps=", bound) | write_io(dir, "io.max", disk, "wbps=", bound);
+                              : write_io(dir, "io.max", disk, "rbps=", bound) |
+                                    write_io(dir, "io.max", disk, "wbps=", bound);
     if (failed && errno != ENODEV) /* it was taken out meanwhile */
       return -1;
   }
@@ -409,7 +410,8 @@ uint64_t
 cgroups_memory_used(int dir)
 {
   uint64_t used = read_number(dir, version == 1 ? "memory.usage_in_bytes" : "memory.current", NULL);
-  uint64_t kept = read_number(dir, "memory.stat", "\ninactive_file ") + read_number(dir, "memory.stat", "\nactive_file ");
+  uint64_t kept =
+      read_number(dir, "memory.stat", "\ninactive_file ") + read_number(dir, "memory.stat", "\nactive_file ");
 
   return used > kept ? used - kept : 0;
 }

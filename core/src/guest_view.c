@@ -98,7 +98,7 @@ written_kibibytes(void)
   return statfs("/", &fs) < 0 ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize / 1024;
 }
 
-/* The machine's own figures, where those leave less than the limit. */
+/* The machine's own figures, where those leave less than the limit. What nothing is known of is 0: nothing is swapped. */
 static struct text
 make_meminfo(void)
 {
@@ -107,22 +107,37 @@ make_meminfo(void)
   uint64_t used = (watched ? memory_watch_now() : cgroups_memory_used(memory_group)) / 1024;
   uint64_t left = lower(used < total ? total - used : 0, kibibytes(host, "MemAvailable"));
   uint64_t written = written_kibibytes();
-  struct text text = {NULL, 0};
+  const struct {
+    const char *name;
+    uint64_t value;
+  } lines[] = {
+      {"MemTotal", total},
+      {"MemFree", left},
+      {"MemAvailable", left},
+      {"Buffers", 0},
+      {"Cached", written},
+      {"SwapCached", 0},
+      {"Active", used},
+      {"Inactive", 0},
+      {"SwapTotal", 0},
+      {"SwapFree", 0},
+      {"Dirty", 0},
+      {"Writeback", 0},
+      {"AnonPages", used > written ? used - written : 0},
+      {"Mapped", 0},
+      {"Shmem", written},
+      {"Slab", 0},
+      {"SReclaimable", 0},
+      {"SUnreclaim", 0},
+  };
+  enum { COUNT = sizeof lines / sizeof lines[0], LINE_BYTES = 48 };
+  struct text text = {host ? malloc(COUNT * LINE_BYTES) : NULL, 0};
 
-  if (!host)
-    return text;
-  int length = asprintf(&text.data,
-                        "MemTotal:       %8" PRIu64 " kB\nMemFree:        %8" PRIu64 " kB\nMemAvailable:   %8" PRIu64
-                        " kB\nBuffers:        %8d kB\nCached:         %8" PRIu64
-                        " kB\nSwapCached:     %8d kB\nActive:         %8" PRIu64 " kB\nInactive:       %8d kB\n"
-                        "SwapTotal:      %8d kB\nSwapFree:       %8d kB\nDirty:          %8d kB\nWriteback:      %8d kB\n"
-                        "AnonPages:      %8" PRIu64 " kB\nMapped:         %8d kB\nShmem:          %8" PRIu64
-                        " kB\nSlab:           %8d kB\nSReclaimable:   %8d kB\nSUnreclaim:     %8d kB\n",
-                        total, left, left, 0, written, 0, used, 0, 0, 0, 0, 0, used > written ? used - written : 0, 0,
-                        written, 0, 0, 0);
-  text.length = length < 0 ? 0 : (size_t)length;
-  if (length < 0)
-    text.data = NULL;
+  for (int i = 0; text.data && i < COUNT; i++) {
+    int colon = (int)(15 - strlen(lines[i].name));
+    text.length += (size_t)snprintf(text.data + text.length, LINE_BYTES, "%s:%*s%8" PRIu64 " kB\n", lines[i].name,
+                                    colon, "", lines[i].value);
+  }
   return text;
 }
 
@@ -327,7 +342,8 @@ static int
 show_cgroup(const struct plan *plan, int root, struct err *err)
 {
   /* Of a fork, the guest may have put a link in its place. */
-  cleanup_fd int target = sys_openat2(root, CGROUP_PLACE, O_PATH | O_DIRECTORY, 0, RESOLVE_AS_NAMED | RESOLVE_BENEATH);
+  cleanup_fd int target =
+      sys_openat2(root, CGROUP_PLACE, O_PATH | O_DIRECTORY, 0, RESOLVE_AS_NAMED | RESOLVE_BENEATH);
 
   if (target < 0)
     return 0;

@@ -36,9 +36,8 @@ bound(struct sandbox *sandbox, const struct plan *plan, struct cgroup_entrances 
     return -1;
   sandbox->limits = limits;
   sandbox_usual_limits(&limits);
-  return plan->snapshot && (plan->quota || plan->io_bytes)
-             ? cgroups_open_entrances(sandbox->cgroup, entrances, err)
-             : 0;
+  return plan->snapshot && (plan->quota || plan->io_bytes) ? cgroups_open_entrances(sandbox->cgroup, entrances, err)
+                                                           : 0;
 }
 
 static int

@@ -289,8 +289,7 @@ prepare(struct err *err)
   if (root < 0)
     return -1;
   return mount_proc(root, err) < 0 || mount_dev(root, err) < 0 || guest_view_prepare(root, memory_group, err) < 0 ||
-                 pivot(root, err) < 0 ||
-                 confine_bounding_set(err) < 0
+                 pivot(root, err) < 0 || confine_bounding_set(err) < 0
              ? -1
              : 0;
 }
@@ -352,8 +351,7 @@ enter_root(const struct plan *plan, const int *mounts, struct err *err)
   if (move_prepared("/p", root, "proc", RAMET_STEP_ATTACH_PROC, err) < 0 ||
       move_prepared("/d", root, "dev", RAMET_STEP_ATTACH_DEV, err) < 0)
     return -1;
-  if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 ||
-      (plan->shm_bytes && hide_shm(mounts[1], err) < 0) ||
+  if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 || (plan->shm_bytes && hide_shm(mounts[1], err) < 0) ||
       tree_attach(mounts[1], root, "dev/shm", RAMET_STEP_ATTACH_SHM, err) < 0)
     return -1;
   if (fchdir(root) < 0 || chroot(".") < 0)

@@ -1001,12 +1001,12 @@ typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
     /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     IDLE              FAILED           HOSTILE     DEADLINE     KILL     DEATH */
-    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_failed,
-                      on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
+                      on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
                         on_hostile, on_hostile, ignore, ignore, on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, ignore, on_failed,
-                          on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, ignore,
+                          on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_run_idle,
                          on_failed, on_hostile, on_run_deadline, on_kill, on_death},
     [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_connected, on_idle_standing,

@@ -78,7 +78,8 @@ totals_admit(const struct plan *plan, struct err *err)
     if (!bounds[i] || sums[i] + more[i] <= bounds[i])
       continue;
     snprintf(code, sizeof code, "total_%s", names[i]);
-    return err_code(err, code, "%" PRIu64 " %s more than the %" PRIu64 " that are given are above the total, %" PRIu64,
+    return err_code(err, code,
+                    "%" PRIu64 " %s more than the %" PRIu64 " that are given are above the total, %" PRIu64,
                     more[i], units[i], sums[i], bounds[i]);
   }
   return 0;

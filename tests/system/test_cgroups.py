@@ -108,7 +108,9 @@ def test_the_limit_on_disks_is_that_of_the_sandboxs_cgroup(noted):
         pytest.skip("no cgroup that controls disks")
     with ramet.Sandbox(command=["cat"], limits={"io": 7_654_321}):
         names = ("blkio.throttle.read_bps_device", "io.max")
-        found = [path.read_text() for group in noted for name in names for path in Path(group).glob(f"s*/{name}")]
+        found = [
+            path.read_text() for group in noted for name in names for path in Path(group).glob(f"s*/{name}")
+        ]
         # One file for both ways, or one for each; entries that are made ahead have the limits of the last sandbox.
         assert {text.count("7654321") for text in found} - {0} in ({len(disks())}, {2 * len(disks())})
 

@@ -31,9 +31,7 @@ def ask(sandbox: ramet.Sandbox, what: str) -> str:
 
 
 def test_processor_time_is_that_of_all_processes_together():
-    result = ramet.run(
-        ["python3", "-S", "-c", BURN.format(forks=2)], limits={"cpu_seconds": 1}, timeout=50
-    )
+    result = ramet.run(["python3", "-S", "-c", BURN.format(forks=2)], limits={"cpu_seconds": 1}, timeout=50)
     assert (result.reason, result.signal, result.limit, result.limit_value) == (
         "signal",
         "SIGXCPU",
@@ -46,7 +44,12 @@ def test_processor_time_is_that_of_all_processes_together():
 def test_of_processes_that_go_on_after_the_signal_none_is_left():
     source = f"import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n{BURN.format(forks=2)}"
     result = ramet.run(["python3", "-S", "-c", source], limits={"cpu_seconds": 1}, timeout=50)
-    assert (result.reason, result.exit_code, result.limit, result.limit_value) == ("cpu", 137, "cpu_seconds", 1)
+    assert (result.reason, result.exit_code, result.limit, result.limit_value) == (
+        "cpu",
+        137,
+        "cpu_seconds",
+        1,
+    )
     assert result.peak == 2
 
 
@@ -57,9 +60,10 @@ def test_time_of_processes_that_have_ended_counts():
 
 
 def test_a_fork_begins_its_time_anew_and_has_no_more_than_its_parent():
-    with ramet.Sandbox(
-        command=["python3", "-S", "-c", ANSWER], limits={"cpu_seconds": 100}
-    ) as parent, parent.fork(limits={"cpu_seconds": 1}) as child:
+    with (
+        ramet.Sandbox(command=["python3", "-S", "-c", ANSWER], limits={"cpu_seconds": 100}) as parent,
+        parent.fork(limits={"cpu_seconds": 1}) as child,
+    ):
         child.stdin.write(b"[os.fork(), [1 for _ in iter(int, 1)]]\n")
         result = child.wait(timeout=50)
         assert (result.reason, result.signal, result.limit) == ("signal", "SIGXCPU", "cpu_seconds")

@@ -70,7 +70,9 @@ def test_what_tells_of_limits_cannot_be_changed_or_taken_away():
 
 
 def test_a_hundred_readers_at_once_are_all_answered():
-    line = "for i in $(seq 100); do head -n 1 /proc/meminfo & done | sort | uniq -c | awk '{print $1, $3}'; wait"
+    line = (
+        "for i in $(seq 100); do head -n 1 /proc/meminfo & done | sort | uniq -c | awk '{print $1, $3}'; wait"
+    )
     assert ramet.run(line, limits={"memory": "128M"}, timeout=40).stdout.split() == ["100", str(128 << 10)]
 
 

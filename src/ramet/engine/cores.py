@@ -116,8 +116,8 @@ class Settings:
     `snapshot_memory` are the bytes that snapshots may take in memory, 0: any. `private` are paths that no
     root shows. `data` is where snapshots are kept, by default where the
     environment says. `memory_reserve` are the bytes that the machine keeps, 0: core's choice.
-    `place` is where sandboxes can have cgroups. `totals` bounds all sandboxes together. `lends`: mounts are lent to core, which real root's core
-    needs.
+    `place` is where sandboxes can have cgroups. `totals` bounds all sandboxes together. `lends`: mounts are
+    lent to core, which real root's core needs.
     """
 
     directory: int

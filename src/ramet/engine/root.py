@@ -53,8 +53,8 @@ _PRIVATE_VARIABLES = (
     "XDG_STATE_HOME",
 )
 
-# Of /sys nothing but what core says there of the own limits: it is the host's hardware, and nothing in it can be made
-# private.
+# Of /sys nothing but what core says there of the own limits: it is the host's hardware, and nothing in it can
+# be made private.
 _MOUNT_POINTS = (Dir("/dev"), Dir("/proc", 0o555), Dir("/sys"), Dir("/sys/fs"), Dir("/sys/fs/cgroup"))
 _TMP = Dir("/tmp", 0o1777)  # noqa: S108 -- a path inside
 _SKELETON = (

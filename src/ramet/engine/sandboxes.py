@@ -662,8 +662,8 @@ def _check_own(parents: Limits, own: Mapping[str, int | float]) -> None:
     if own.get("cpu_seconds", 0) > parents.cpu_seconds:
         raise LimitUnsupported(
             "limit_unsupported",
-            f"limits.cpu_seconds: {own['cpu_seconds']} are more than its parent's, {parents.cpu_seconds}, which "
-            "are a limit of each process that a fork copies",
+            f"limits.cpu_seconds: {own['cpu_seconds']} are more than its parent's, {parents.cpu_seconds}, "
+            "which are a limit of each process that a fork copies",
             field="limits.cpu_seconds",
             hint="give the parent more, or the fork as much or less",
         )

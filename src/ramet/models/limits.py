@@ -244,7 +244,9 @@ class Limits:
                     f"limits.{name}", f"{text}, of which they are a part", code="out_of_range"
                 )
         if 0 < self.shm < PAGE:
-            raise InvalidRequest.of("limits.shm", f"{self.shm} bytes are less than a page", code="out_of_range")
+            raise InvalidRequest.of(
+                "limits.shm", f"{self.shm} bytes are less than a page", code="out_of_range"
+            )
 
     @classmethod
     def of(cls, value: Limits | Mapping[str, Any] | None) -> Limits:
@@ -277,7 +279,7 @@ class Limits:
 
     @property
     def takeable(self) -> int:
-        """The memory that may be taken: ``memory``, and what was asked for of ``disk`` beyond its default, or of ``shm``."""
+        """The memory that may be taken: ``memory``, and ``shm``, and of ``disk`` what exceeds its default."""
         more = max(0, self.disk - int(BY_NAME["disk"].default)) + self.shm
         return self.memory if "memory" in self.asked() else self.memory + more
 
@@ -317,7 +319,7 @@ def check_enforceable(limits: Limits, cgroups: str, processors: int) -> None:
     if limits.io < BY_NAME["io"].default and "io" not in cgroups.split():
         raise LimitUnsupported(
             "limit_unsupported",
-            "limits.io: what is read from disks cannot be bounded without a cgroup that controls it, and a disk",
+            "limits.io: cannot be bounded without a cgroup that controls disks, and a disk",
             field="limits.io",
             hint="what a sandbox writes is in memory and reaches no disk; `ramet doctor` says which cgroups "
             "there are",

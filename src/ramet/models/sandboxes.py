@@ -49,7 +49,7 @@ FORK_LIMITS = (
 )  # fmt: skip
 """Limits that a child can have otherwise than its parent: those that are not in the copied process.
 
-Of ``cpu_seconds`` each process has its part as a resource limit: a child can have less than its parent, not more.
+Each process has ``cpu_seconds`` as a resource limit too: a child can have less than its parent, not more.
 """
 
 

@@ -10,10 +10,10 @@ MOST = 64
 
 
 def disks(root: str = "") -> tuple[str, ...]:
-    """``MAJOR:MINOR`` of each: block devices that have a size, and are neither memory nor another disk's file.
+    """``MAJOR:MINOR`` of each block device that has a size, and is neither memory nor another disk's file.
 
-    What stands on others (RAID, encryption) counts by itself, as its own requests are what waits. `root` is for
-    tests.
+    What stands on others (RAID, encryption) counts by itself, as its own requests are what waits. `root` is
+    for tests.
     """
     found = []
     for device in sorted(Path(f"{root}/sys/block").glob("*")):
