@@ -43,7 +43,22 @@ HOGS = {
     "fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
     "memory": GROW,
     "disk": "while True:\n    try: open('/tmp/f', 'wb').write(bytes(32 << 20))\n    except OSError: pass",
+    "thread bomb": (
+        "import threading\nwhile True:\n"
+        "    try: threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "    except RuntimeError: pass"
+    ),
     "descriptors": "import os\nwhile True:\n    try: os.dup(1)\n    except OSError: pass",
+    "pages of pipes": (
+        "import fcntl, os\nheld = []\nwhile True:\n    try:\n        ends = os.pipe(); held.append(ends)\n"
+        "        os.set_blocking(ends[1], False); fcntl.fcntl(ends[1], 1031, 1 << 20)\n"
+        "        os.write(ends[1], bytes(1 << 20))\n    except OSError: pass"
+    ),
+    "inotify": (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nfds = [libc.inotify_init() for _ in range(100)]\n"
+        "while True:\n    for fd in fds:\n        for name in os.listdir('/usr/bin'):\n"
+        "            libc.inotify_add_watch(fd, f'/usr/bin/{name}'.encode(), 2)"
+    ),
     "busy loops": "import os\nfor _ in range(16):\n    if os.fork() == 0: break\nwhile True: pass",
 }
 
@@ -141,8 +156,8 @@ def measure_hogs(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
 
     figures, series = [], []
     for kind, source in HOGS.items():
-        for who, beat in (("neighbour", neighbour), ("host", host)):
-            alone, beside = beat(), _beside(source, beat)
+        before, during = (neighbour(), host()), _beside(source, neighbour, host)
+        for who, alone, beside in zip(("neighbour", "host"), before, during, strict=True):
             one = Series(f"{who}'s heartbeat beside: {kind}", "ms", beside)
             series += [Series(f"{who}'s heartbeat before: {kind}", "ms", alone), one]
             name = f"hog_{kind.replace(' ', '_')}_{who}"
@@ -151,7 +166,7 @@ def measure_hogs(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
     return Outcome(figures, series)
 
 
-def _beside(source: str, beat: Callable[[], list[float]]) -> list[float]:
+def _beside(source: str, *beats: Callable[[], list[float]]) -> list[list[float]]:
     done = threading.Event()
 
     def hog() -> None:
@@ -164,10 +179,58 @@ def _beside(source: str, beat: Callable[[], list[float]]) -> list[float]:
     thread.start()
     try:
         ramet.run("sleep 0.3")
-        return beat()
+        return [beat() for beat in beats]
     finally:
         done.set()
         thread.join()
+
+
+GREEDY = """
+import ctypes, fcntl, os
+libc, held = ctypes.CDLL(None), []
+def all_of(make):
+    try:
+        while True: held.append(make())
+    except OSError: pass
+def inotify():
+    if (fd := libc.inotify_init()) < 0: raise OSError
+    return fd
+def pipe():
+    ends = os.pipe(); held.append(ends)
+    fcntl.fcntl(ends[1], 1031, 1 << 20)
+all_of(inotify), all_of(pipe), all_of(os.pipe), all_of(lambda: os.memfd_create("x"))
+print(flush=True)
+input()
+"""
+MODEST = """
+import ctypes, os, socket
+near, far = socket.socketpair()
+with open("/tmp/f", "wb") as file: file.write(bytes(4096))
+reader, writer = os.pipe()
+assert os.write(writer, bytes(4096)) == 4096
+socket.send_fds(near, [b"x"], [reader, writer])
+assert len(socket.recv_fds(far, 1, 2)[1]) == 2
+instance = ctypes.CDLL(None).inotify_init()
+assert instance >= 0
+print(flush=True)
+input()
+"""
+
+
+def measure_quotas(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
+    """Many sandboxes beside one that has taken all it can get of what the kernel counts for a user."""
+    del bubblewrap
+    count = settings.alive
+
+    def one(_: int) -> bool:
+        return ramet.run(["python3", "-S", "-c", MODEST], stdin=b"\n", timeout=120).ok
+
+    with ramet.Sandbox(command=["python3", "-S", "-c", GREEDY]) as greedy:
+        greedy.stdout.readline()
+        with ThreadPoolExecutor(8) as pool:
+            served = sum(pool.map(one, range(count)))
+    what = f"of {count} sandboxes beside one that took all of what they share found theirs"
+    return Outcome([Figure("quotas", what, "", served, count, at_least=True)], [])
 
 
 def measure_many(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:

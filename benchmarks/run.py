@@ -43,6 +43,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "exactness": _limits.measure_exactness,
     "hogs": _limits.measure_hogs,
     "limited": _limits.measure_many,
+    "quotas": _limits.measure_quotas,
 }
 
 

@@ -16,6 +16,10 @@
 #define PIE_MOVES_MAX 8
 #define PIE_FDS_AT_ONCE 128
 #define PIE_SPAWN_FDS 4
+#define PIE_ENTRANCES_MAX 4
+/* What a stem remembers of an order: its descriptors, and behind them what the order says, and the entrances. */
+enum { PIE_ORDER_NAMESPACES = PIE_SPAWN_FDS, PIE_ORDER_BORN_INSIDE, PIE_ORDER_ENTRANCES, PIE_ORDER_ENTRANCE };
+#define PIE_ORDER_WORDS (PIE_ORDER_ENTRANCE + PIE_ENTRANCES_MAX)
 
 /* Kernel objects of the stem stand above every number that the guest uses. */
 struct pie_map {
@@ -160,11 +164,14 @@ struct pie_shared {
 /* What a stem is told for each child; the descriptors that come along are init's pidfd, the child's status socket,
  * the socket by which init hands descriptors to the child, and the nursery of its parked twin. Or for a spare, a twin
  * to be, whose one order comes over the first of them: the second is the page map of a child, to learn from, if
- * `namespaces` is not zero. To that the stem gives no answer; the spare says its pid. */
+ * `namespaces` is not zero. To that the stem gives no answer; the spare says its pid. Behind those four come the
+ * entrances of cgroups: a file to which the child writes for each, while it has one thread and moves by that alone, which
+ * takes no lock; or with `born_inside` one directory, in which it is born (version 2). */
 struct pie_spawn {
   uint32_t spare;
   uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
   uint32_t fault;      /* as RAMET_TAG_FAULT, of the child */
+  uint32_t entrances, born_inside;
 };
 
 /* On the status socket of a child, and on the stem's own: step 0 is success. */

@@ -1207,13 +1207,29 @@ pie_restore_child(struct pie_args *args)
   pie_finish(args, &thread[0], 1);
 }
 
-PIE_CODE static __attribute__((noinline, noreturn)) void
-pie_child(struct pie_args *args, int init, int status, int descriptors, uint32_t namespaces)
+/* Before it has other threads, and before others are forked from it. */
+PIE_INLINE void
+enter_cgroups(struct pie_args *args, int32_t *order)
 {
-  args->status = status;
+  child_step(args, RAMET_STEP_CHILD_CGROUP);
+  for (int i = 0; i < order[PIE_ORDER_ENTRANCES]; i++) {
+    int32_t entrance = order[PIE_ORDER_ENTRANCE + i];
+    char self = '0';
+    long result = order[PIE_ORDER_BORN_INSIDE] ? 0 : SYS3(SYS_write, entrance, &self, 1);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_CGROUP, result);
+    SYS1(SYS_close, entrance);
+  }
+}
+
+PIE_CODE static __attribute__((noinline, noreturn)) void
+pie_child(struct pie_args *args, int32_t *order)
+{
+  args->status = order[1];
+  enter_cgroups(args, order);
   restore_early(args);
-  receive_descriptors(args, descriptors);
-  enter_namespaces(args, init, namespaces);
+  receive_descriptors(args, order[2]);
+  enter_namespaces(args, order[0], (uint32_t)order[PIE_ORDER_NAMESPACES]);
   if (args->node_count > 1)
     found_family(args);
   else
@@ -1231,9 +1247,9 @@ clear_clone(struct clone_args *clone)
 }
 
 PIE_CODE static __attribute__((noinline, noreturn, used)) void
-pie_child_entry(struct pie_args *args, int32_t *fds)
+pie_child_entry(struct pie_args *args, int32_t *order)
 {
-  pie_child(args, fds[0], fds[1], fds[2], (uint32_t)fds[4]);
+  pie_child(args, order);
 }
 
 /* Runs in the passage, which shares the twin's memory while that sleeps (CLONE_VFORK). */
@@ -1252,6 +1268,10 @@ clone_child(struct pie_args *args, int32_t *fds)
   clone.flags = CLONE_VM;
   clone.stack = thread->stack_top - PIE_STACK_BYTES;
   clone.stack_size = PIE_STACK_BYTES - 64;
+  if (fds[PIE_ORDER_BORN_INSIDE] && fds[PIE_ORDER_ENTRANCES]) {
+    clone.flags |= CLONE_INTO_CGROUP;
+    clone.cgroup = (uint64_t)fds[PIE_ORDER_ENTRANCE];
+  }
   register struct pie_args *r12 __asm__("r12") = args;
   register int32_t *r13 __asm__("r13") = fds;
   __asm__ volatile("syscall\n\t"
@@ -1347,17 +1367,22 @@ PIE_CODE static __attribute__((noinline)) int
 pie_receive_order(struct pie_args *args, int socket, uint32_t *spare, int32_t *fds)
 {
   struct pie_spawn order;
+  int32_t got[PIE_SPAWN_FDS + PIE_ENTRANCES_MAX];
+  long count = pie_receive(socket, &order, sizeof order, got, PIE_SPAWN_FDS + PIE_ENTRANCES_MAX);
 
-  if (pie_receive(socket, &order, sizeof order, fds, PIE_SPAWN_FDS) != PIE_SPAWN_FDS)
+  if (count < PIE_SPAWN_FDS || (uint32_t)count != PIE_SPAWN_FDS + order.entrances)
     return -1;
-  for (int i = 0; i < PIE_SPAWN_FDS; i++) {
-    if (fds[i] >= args->first_free)
+  for (int i = 0; i < count; i++) {
+    int32_t *place = i < PIE_SPAWN_FDS ? &fds[i] : &fds[PIE_ORDER_ENTRANCE + i - PIE_SPAWN_FDS];
+    *place = got[i];
+    if (got[i] >= args->first_free)
       continue;
-    long high = SYS3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, args->first_free);
-    SYS1(SYS_close, fds[i]);
-    fds[i] = (int32_t)high;
+    *place = (int32_t)SYS3(SYS_fcntl, got[i], F_DUPFD_CLOEXEC, args->first_free);
+    SYS1(SYS_close, got[i]);
   }
-  fds[PIE_SPAWN_FDS] = (int32_t)order.namespaces;
+  fds[PIE_ORDER_NAMESPACES] = (int32_t)order.namespaces;
+  fds[PIE_ORDER_BORN_INSIDE] = (int32_t)order.born_inside;
+  fds[PIE_ORDER_ENTRANCES] = (int32_t)order.entrances;
   *spare = order.spare;
   args->fault = order.fault;
   return 0;
@@ -1391,7 +1416,7 @@ make_spare(struct pie_args *args, int32_t *fds)
 {
   struct clone_args clone;
 
-  if (fds[PIE_SPAWN_FDS])
+  if (fds[PIE_ORDER_NAMESPACES])
     pie_learn(args, fds[1]);
   clear_clone(&clone);
   clone.flags = CLONE_PARENT;
@@ -1416,7 +1441,7 @@ pie_serve(struct pie_args *args)
   args->fault = 0;
   pie_report(args->control, 0, 0, SYS0(SYS_getpid));
   for (;;) {
-    int32_t fds[PIE_SPAWN_FDS + 1];
+    int32_t fds[PIE_ORDER_WORDS];
     uint32_t spare;
     if (pie_receive_order(args, args->control, &spare, fds) < 0)
       for (;;)
@@ -1428,6 +1453,8 @@ pie_serve(struct pie_args *args)
     args->fault = 0;
     for (int i = 0; i < PIE_SPAWN_FDS; i++)
       SYS1(SYS_close, fds[i]);
+    for (int i = 0; i < fds[PIE_ORDER_ENTRANCES]; i++)
+      SYS1(SYS_close, fds[PIE_ORDER_ENTRANCE + i]);
   }
 }
 

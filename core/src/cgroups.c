@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Moving a process costs 20 us, or ten milliseconds when nobody has moved one of late: the kernel then waits until all
  * processors have noticed (percpu_down_write). So each init moves itself, at its birth in the pool, while core goes on;
- * and a fork, whose process comes from a stem, is moved only for a limit that nothing else can hold. */
+ * and a
+ * fork, whose process comes from a stem, moves itself while it has one thread, or is born in its cgroup. */
 #define _GNU_SOURCE
 #include "cgroups.h"
 
@@ -16,12 +17,18 @@
 #define STEP RAMET_STEP_INIT_CGROUP
 #define RETRIES_MAX 256
 
-enum controller { MEMORY, CPU, PIDS, CONTROLLERS };
+enum controller { MEMORY, CPU, PIDS, IO, CONTROLLERS };
 
-static const char *const names[CONTROLLERS] = {"memory", "cpu", "pids"};
+/* Version 1 calls the last one blkio. */
+static const char *const names[CONTROLLERS] = {"memory", "cpu", "pids", "io"};
+static const char *const old_names[CONTROLLERS] = {"memory", "cpu", "pids", "blkio"};
 static int version;
-static int directories[CONTROLLERS] = {-1, -1, -1}; /* in version 2 the same for all */
+static int directories[CONTROLLERS] = {-1, -1, -1, -1}; /* in version 2 the same for all */
 static bool controls[CONTROLLERS];
+static struct disk {
+  unsigned major, minor;
+} disks[CGROUP_DISKS_MAX];
+static int disk_count;
 static char told[64];
 static uint64_t busy[RETRIES_MAX]; /* could not be removed yet */
 static int busy_count;
@@ -40,7 +47,8 @@ take_word(const char *word)
     return 0;
   }
   for (int i = 0; i < CONTROLLERS; i++) {
-    if (strlen(names[i]) != length || strncmp(names[i], word, length) != 0 || (version == 1) != (equals != NULL))
+    const char *name = version == 1 ? old_names[i] : names[i];
+    if (strlen(name) != length || strncmp(name, word, length) != 0 || (version == 1) != (equals != NULL))
       continue;
     controls[i] = true;
     if (equals)
@@ -66,14 +74,9 @@ cgroups_take(const char *text)
     else if (take_word(word) < 0)
       return -1;
   }
-  int n = snprintf(told, sizeof told, "%d", version);
-  for (int i = 0; i < CONTROLLERS; i++) {
-    if (!controls[i])
-      continue;
-    if (fcntl(directories[i], F_SETFD, FD_CLOEXEC) < 0)
+  for (int i = 0; i < CONTROLLERS; i++)
+    if (controls[i] && fcntl(directories[i], F_SETFD, FD_CLOEXEC) < 0)
       return -1;
-    n += snprintf(told + n, sizeof told - (size_t)n, " %s", names[i]);
-  }
   return count < 2 ? -1 : 0;
 }
 
@@ -91,6 +94,11 @@ cgroups_descriptors(int out[CGROUP_DIRECTORIES_MAX])
 const char *
 cgroups_told(void)
 {
+  int n = version ? snprintf(told, sizeof told, "%d", version) : 0;
+
+  for (int i = 0; i < CONTROLLERS; i++)
+    if (controls[i] && (i != IO || disk_count > 0))
+      n += snprintf(told + n, sizeof told - (size_t)n, " %s", names[i]);
   return told;
 }
 
@@ -110,6 +118,28 @@ bool
 cgroups_control_cpu(void)
 {
   return controls[CPU];
+}
+
+bool
+cgroups_control_io(void)
+{
+  return controls[IO] && disk_count > 0;
+}
+
+int
+cgroups_take_disks(const char *text)
+{
+  int length;
+
+  for (disk_count = 0; *text; disk_count++) {
+    struct disk *disk = &disks[disk_count];
+    if (disk_count == CGROUP_DISKS_MAX || sscanf(text, "%u:%u%n", &disk->major, &disk->minor, &length) != 2)
+      return -1;
+    text += length;
+    if (*text && *text++ != ',')
+      return -1;
+  }
+  return 0;
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------------- */
@@ -135,7 +165,7 @@ write_number(int dir, const char *name, uint64_t number)
 static uint64_t
 read_number(int dir, const char *name, const char *key)
 {
-  char text[512];
+  char text[4096];
   cleanup_fd int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
   ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 
@@ -256,11 +286,43 @@ limit_pids(int dir, uint64_t processes)
 }
 
 static int
+write_io(int dir, const char *name, const struct disk *disk, const char *before, const char *bound)
+{
+  char text[80];
+
+  snprintf(text, sizeof text, "%u:%u %s%s", disk->major, disk->minor, before, bound);
+  return write_file(dir, name, text);
+}
+
+/* Version 2 counts what is written back of cached files for who wrote them, version 1 only what is read. */
+static int
+limit_io(int dir, uint64_t io)
+{
+  char bound[24];
+
+  if (io || version == 1)
+    snprintf(bound, sizeof bound, "%" PRIu64, io); /* 0: none */
+  else
+    snprintf(bound, sizeof bound, "max");
+  for (int i = 0; i < disk_count; i++) {
+    const struct disk *disk = &disks[i];
+    int failed = version == 1 ? write_io(dir, "blkio.throttle.read_bps_device", disk, "", bound) |
+                                    write_io(dir, "blkio.throttle.write_bps_device", disk, "", bound)
+                              : write_io(dir, "io.max", disk, "rbps=", bound) |
+                                    write_io(dir, "io.max", disk, "wbps=", bound);
+    if (failed && errno != ENODEV) /* it was taken out meanwhile */
+      return -1;
+  }
+  return 0;
+}
+
+static int
 apply(enum controller controller, int dir, const struct cgroup_limits *limits, struct err *err)
 {
   int result = controller == MEMORY ? limit_memory(dir, limits->memory)
                : controller == CPU  ? limit_cpu(dir, limits->quota)
-                                    : limit_pids(dir, limits->processes);
+               : controller == PIDS ? limit_pids(dir, limits->processes)
+                                    : limit_io(dir, limits->io);
 
   return result < 0 ? err_step(err, STEP, "limit %s: %s", names[controller], strerror(errno)) : 0;
 }
@@ -270,7 +332,8 @@ differs(enum controller controller, const struct cgroup_limits *one, const struc
 {
   return controller == MEMORY ? one->memory != other->memory
          : controller == CPU  ? one->quota != other->quota
-                              : one->processes != other->processes;
+         : controller == PIDS ? one->processes != other->processes
+                              : one->io != other->io;
 }
 
 int
@@ -311,22 +374,46 @@ cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err *er
 }
 
 int
-cgroups_open_entrances(uint64_t number, int out[CGROUP_DIRECTORIES_MAX], struct err *err)
+cgroups_open_entrances(uint64_t number, struct cgroup_entrances *entrances, struct err *err)
 {
   int dirs[CGROUP_DIRECTORIES_MAX], count = cgroups_descriptors(dirs);
   char name[40];
 
-  snprintf(name, sizeof name, "s%" PRIu64 "/cgroup.procs", number);
+  *entrances = (struct cgroup_entrances){.born_inside = version == 2};
+  snprintf(name, sizeof name, "s%" PRIu64 "%s", number, version == 1 ? "/tasks" : "");
   for (int i = 0; i < count; i++) {
-    out[i] = openat(dirs[i], name, O_WRONLY | O_CLOEXEC);
-    if (out[i] < 0) {
+    int fd = openat(dirs[i], name, (version == 1 ? O_WRONLY : O_PATH | O_DIRECTORY) | O_CLOEXEC);
+    if (fd < 0) {
       err_step(err, STEP, "open a cgroup: %s", strerror(errno));
-      while (i-- > 0)
-        close_fd(&out[i]);
+      cgroups_close_entrances(entrances);
       return -1;
     }
+    entrances->fds[entrances->count++] = fd;
   }
-  return count;
+  return 0;
+}
+
+void
+cgroups_close_entrances(struct cgroup_entrances *entrances)
+{
+  while (entrances->count > 0)
+    close_fd(&entrances->fds[--entrances->count]);
+}
+
+int
+cgroups_open_memory(uint64_t number)
+{
+  return open_cgroup(MEMORY, number);
+}
+
+uint64_t
+cgroups_memory_used(int dir)
+{
+  uint64_t used = read_number(dir, version == 1 ? "memory.usage_in_bytes" : "memory.current", NULL);
+  uint64_t kept =
+      read_number(dir, "memory.stat", "\ninactive_file ") + read_number(dir, "memory.stat", "\nactive_file ");
+
+  return used > kept ? used - kept : 0;
 }
 
 void

@@ -12,13 +12,22 @@
 struct cgroup_limits {
   uint64_t memory, processes;
   uint64_t quota; /* microseconds of processor time in each CGROUP_PERIOD_US */
+  uint64_t io;    /* bytes a second that are read from each disk, and written to it */
 };
 
 #define CGROUP_PERIOD_US 100000
 /* Descriptors that core keeps for them. */
-#define CGROUP_DIRECTORIES_MAX 3
+#define CGROUP_DIRECTORIES_MAX 4
+#define CGROUP_DISKS_MAX 64
 
-/* "1 memory=FD cpu=FD pids=FD" or "2 dir=FD memory cpu pids": directories that belong to core's user, and what core may
+/* How a process of a stem gets into a sandbox's cgroups: files to which it writes, or in version 2 a directory in which
+ * it is born. */
+struct cgroup_entrances {
+  int fds[CGROUP_DIRECTORIES_MAX], count;
+  bool born_inside;
+};
+
+/* "1 memory=FD cpu=FD pids=FD blkio=FD" or "2 dir=FD memory cpu pids io": directories that belong to core's user, and what core may
  * have its sandboxes' cgroups control. -1 when it is no such text. */
 int cgroups_take(const char *text);
 /* The descriptors that were taken, to be kept. */
@@ -29,6 +38,10 @@ const char *cgroups_told(void);
 int cgroups_version(void);
 bool cgroups_control_memory(void);
 bool cgroups_control_cpu(void);
+/* False also when there is no disk. */
+bool cgroups_control_io(void);
+/* "MAJOR:MINOR,MAJOR:MINOR": the disks that the limit on io is for. -1 when it is no such text. */
+int cgroups_take_disks(const char *text);
 
 /* The launcher, before it makes core: into the cgroup, which becomes the root of core's cgroup namespace. */
 int cgroups_enter(struct err *err) MUST_CHECK;
@@ -40,8 +53,13 @@ int cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err
 /* `had`: what it has already. */
 int cgroups_limit(uint64_t number, const struct cgroup_limits *limits, const struct cgroup_limits *had,
                   struct err *err) MUST_CHECK;
-/* Files to which a pid is written to move it there; the caller closes them. How many, or -1. */
-int cgroups_open_entrances(uint64_t number, int out[CGROUP_DIRECTORIES_MAX], struct err *err) MUST_CHECK;
+/* The caller closes them. */
+int cgroups_open_entrances(uint64_t number, struct cgroup_entrances *entrances, struct err *err) MUST_CHECK;
+void cgroups_close_entrances(struct cgroup_entrances *entrances);
+/* The directory that bounds the memory, for cgroups_memory_used(); -1 when there is none. The caller's. */
+int cgroups_open_memory(uint64_t number);
+/* What could not be had back at once: without files that are only kept because there is room. */
+uint64_t cgroups_memory_used(int directory);
 /* The most memory that was taken, and how many processes were killed for it. */
 void cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills);
 /* When no process is left in it. One that is busy still is tried again with the next. */

@@ -135,6 +135,8 @@ exit_record_read(const struct frame *frame, struct exit_record *record)
       bad |= span_u64(value, &record->oom_kills);
     else if (tag == RAMET_TAG_DISK_FULL)
       bad |= span_u32(value, &record->disk_full);
+    else if (tag == RAMET_TAG_CPU_KILLED)
+      bad |= span_u32(value, &record->cpu_killed);
     else if (tag == RAMET_TAG_STARTED_NS)
       bad |= span_u64(value, &record->started_ns);
     else
@@ -169,6 +171,8 @@ exit_record_reason(const struct exit_record *record)
 {
   if (record->oom_kills && looks_killed(record->status))
     return RAMET_REASON_OOM;
+  if (record->cpu_killed && looks_killed(record->status))
+    return RAMET_REASON_CPU;
   if (!WIFSIGNALED((int)record->status))
     return RAMET_REASON_EXIT;
   return record->disk_full && WTERMSIG((int)record->status) == SIGBUS ? RAMET_REASON_DISK : RAMET_REASON_SIGNAL;

@@ -28,6 +28,7 @@ struct exit_record {
   uint64_t started_ns; /* of RUN alone */
   uint64_t memory_peak, oom_kills;
   uint32_t disk_full;
+  uint32_t cpu_killed; /* for the limit on processor time */
 };
 
 /* What init says when a step failed, and of a command that it started. */

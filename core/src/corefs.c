@@ -127,7 +127,7 @@ make_core_root(int *root, int *proc, struct err *err)
   *root = tmpfs_make(&small, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_CORE_ROOT, err);
   if (*root < 0)
     return -1;
-  static const char *const dirs[] = {"proc", "dev", "n", "e", "r", "r/p", "r/d", "r/u"};
+  static const char *const dirs[] = {"proc", "dev", "n", "e", "r", "r/p", "r/d", "r/u", "r/v"};
   for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
     if (make_dir(*root, dirs[i], RAMET_STEP_CORE_ROOT, err) < 0)
       return -1;

@@ -18,38 +18,31 @@ struct fork_ends {
   int init;                /* init's end, over which it hands descriptors to the child */
 };
 
-/* To the cgroups of a fork. */
-struct entrances {
-  int fds[CGROUP_DIRECTORIES_MAX], count;
-};
-
-/* A fork's process begins in its stem's cgroups. It is moved, which takes long, when its processor time is limited;
- * its memory init can watch. */
+/* A fork's process begins in its stem's cgroups, and is in those of its own only for what nothing else can bound. Its memory
+ * is that of its parked twin, to which the kernel charges it (mm->owner), wherever the child is: init watches it. */
 static int
-bound(struct sandbox *sandbox, const struct plan *plan, struct entrances *entrances, struct err *err)
+bound(struct sandbox *sandbox, const struct plan *plan, struct cgroup_entrances *entrances, struct err *err)
 {
-  const struct cgroup_limits limits = {plan->memory, plan->processes, plan->quota};
-  bool moved = sandbox->cgroup && (!plan->snapshot || plan->quota);
+  const struct cgroup_limits limits = {plan->memory, plan->processes, plan->quota, plan->io_bytes};
 
-  sandbox->watched = plan->memory && !(moved && cgroups_control_memory());
+  sandbox->watched = plan->memory && (plan->snapshot || !sandbox->cgroup || !cgroups_control_memory());
   if (plan->quota && !cgroups_control_cpu())
     return err_field(err, "cpu_quota", "needs a cgroup, and there is none");
+  if (plan->io_bytes && !cgroups_control_io())
+    return err_field(err, "io", "needs a cgroup and a disk, and there is none");
   if (!sandbox->cgroup)
     return 0;
   if (cgroups_limit(sandbox->cgroup, &limits, &sandbox->limits, err) < 0)
     return -1;
   sandbox->limits = limits;
   sandbox_usual_limits(&limits);
-  if (!moved || !plan->snapshot)
-    return 0;
-  entrances->count = cgroups_open_entrances(sandbox->cgroup, entrances->fds, err);
-  return entrances->count;
+  return plan->snapshot && (plan->quota || plan->io_bytes) ? cgroups_open_entrances(sandbox->cgroup, entrances, err)
+                                                           : 0;
 }
 
 static int
 send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root, const struct plan *plan,
-          const struct root_mounts *mounts, const struct fork_ends *ends, const struct entrances *entrances,
-          struct err *err)
+          const struct root_mounts *mounts, const struct fork_ends *ends, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
   int fds[RAMET_FRAME_FDS], count = mounts->count;
@@ -58,13 +51,12 @@ send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root,
 
   if (fault_here(RAMET_STEP_SEND_PLAN, err) < 0)
     return -1;
-  if (count + frame->fd_count + 3 + entrances->count > RAMET_FRAME_FDS)
+  if (count + frame->fd_count + 3 > RAMET_FRAME_FDS)
     return err_field(err, "fds", "%d mounts and %d descriptors are too many", count, frame->fd_count);
   put_raw(&writer, frame->payload);
   put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
   root_put_targets(root, &writer);
   put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched ? plan->memory : 0);
-  put_u32(&writer, RAMET_TAG_ENTRANCES, (uint32_t)entrances->count);
   memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
   if (snapshot) {
     fds[count++] = snapshot_description(snapshot);
@@ -74,8 +66,6 @@ send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root,
   if (frame->fd_count)
     memcpy(fds + count, frame->fds, sizeof(int) * (size_t)frame->fd_count);
   count += frame->fd_count;
-  memcpy(fds + count, entrances->fds, sizeof(int) * (size_t)entrances->count);
-  count += entrances->count;
   uint16_t kind = sandbox->is_run ? RAMET_INIT_RUN : RAMET_INIT_ENTER;
   if (frame_send(sandbox->channel, kind, frame->request, &writer, fds, count) < 0)
     return err_step(err, RAMET_STEP_SEND_PLAN, "send the plan: %s", strerror(errno));
@@ -115,13 +105,16 @@ handout_note_streams(struct sandbox *sandbox, const struct command *command, con
 
 /* The stem forks while init takes the root: the child waits for init's descriptors before it enters. */
 static int
-order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *ends, struct err *err)
+order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *ends,
+            struct cgroup_entrances *entrances, struct err *err)
 {
   struct spawn_ends spawn = {.status = steal_fd(&ends->status),
                              .descriptors = steal_fd(&ends->descriptors),
                              .nursery = steal_fd(&ends->nursery),
+                             .entrances = *entrances,
                              .fault = plan->fault};
 
+  entrances->count = 0;
   struct snapshot *snapshot = snapshot_find(plan->snapshot);
   int result = snapshot_spawn(snapshot, sandbox->id, sandbox->pidfd, &spawn, err);
 
@@ -152,19 +145,18 @@ send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan
            struct root_mounts *mounts, struct err *err)
 {
   struct fork_ends ends = {-1, -1, -1, -1};
-  struct entrances entrances = {.count = 0};
+  struct cgroup_entrances entrances = {.count = 0};
   int result = bound(sandbox, plan, &entrances, err);
 
-  if (result >= 0)
+  if (result == 0)
     result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
   if (result == 0 && plan->snapshot)
-    result = order_child(sandbox, plan, &ends, err);
+    result = order_child(sandbox, plan, &ends, &entrances, err);
   if (result == 0)
     result = root_hand_out(root, plan, mounts, err);
   if (result == 0)
-    result = send_plan(sandbox, frame, root, plan, mounts, &ends, &entrances, err);
-  for (int i = 0; i < entrances.count; i++)
-    close_fd(&entrances.fds[i]);
+    result = send_plan(sandbox, frame, root, plan, mounts, &ends, err);
+  cgroups_close_entrances(&entrances);
   close_fd(&ends.status);
   close_fd(&ends.descriptors);
   close_fd(&ends.nursery);

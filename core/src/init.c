@@ -32,6 +32,7 @@
 #include "confine.h"
 #include "corefs.h"
 #include "descriptors.h"
+#include "guest_view.h"
 #include "loop.h"
 #include "marked.h"
 #include "memory_watch.h"
@@ -39,6 +40,7 @@
 #include "ports.h"
 #include "rootfs.h"
 #include "syscalls.h"
+#include "time_watch.h"
 #include "title.h"
 
 struct running {
@@ -54,9 +56,11 @@ static int run_pid;  /* the command of RUN: init ends with it */
 static int run_status;
 static uint64_t run_started; /* told at its end: a word of its own would wake core for nothing */
 static struct rusage run_usage;
+static uint64_t cpu_limit;
 static uint8_t *receive_buffer;
 static bool cgroup_joined = true;
 static struct err cgroup_failed;
+static int memory_group = -1;
 
 /* ---- before hand-out ------------------------------------------------------------------------------------------ */
 
@@ -284,8 +288,8 @@ prepare(struct err *err)
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)
     return -1;
-  return mount_proc(root, err) < 0 || mount_dev(root, err) < 0 || pivot(root, err) < 0 ||
-                 confine_bounding_set(err) < 0
+  return mount_proc(root, err) < 0 || mount_dev(root, err) < 0 || guest_view_prepare(root, memory_group, err) < 0 ||
+                 pivot(root, err) < 0 || confine_bounding_set(err) < 0
              ? -1
              : 0;
 }
@@ -319,6 +323,15 @@ move_prepared(const char *from, int root, const char *to, enum ramet_step step, 
   return 0;
 }
 
+/* A /dev/shm of its own stands in the writable layer as well, where snapshots find it. */
+static int
+hide_shm(int mount, struct err *err)
+{
+  cleanup_fd int again = tree_clone(mount, "", RAMET_STEP_ATTACH_SHM, err);
+
+  return again < 0 ? -1 : tree_attach(again, AT_FDCWD, "/u/shm", RAMET_STEP_ATTACH_SHM, err);
+}
+
 /* `mounts`: the overlay, /dev/shm, the writable layer, one a bind. As switch_root(8): the new root over the old one,
  * whose directories were only there to be mounted on. Nothing leads below a process's root: "..", ends there, and
  * chroot, mount and their like need capabilities that no guest has. */
@@ -333,12 +346,12 @@ enter_root(const struct plan *plan, const int *mounts, struct err *err)
       tree_attach(mounts[ROOT_MOUNT_UPPER], AT_FDCWD, "/u", RAMET_STEP_ATTACH_ROOT, err) < 0 ||
       tree_attach(root, AT_FDCWD, "/", RAMET_STEP_ATTACH_ROOT, err) < 0)
     return -1;
-  if (attach_binds(root, plan, mounts + ROOT_MOUNTS_FIXED, err) < 0)
+  if (attach_binds(root, plan, mounts + ROOT_MOUNTS_FIXED, err) < 0 || guest_view_show(plan, root, err) < 0)
     return -1;
   if (move_prepared("/p", root, "proc", RAMET_STEP_ATTACH_PROC, err) < 0 ||
       move_prepared("/d", root, "dev", RAMET_STEP_ATTACH_DEV, err) < 0)
     return -1;
-  if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 ||
+  if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 || (plan->shm_bytes && hide_shm(mounts[1], err) < 0) ||
       tree_attach(mounts[1], root, "dev/shm", RAMET_STEP_ATTACH_SHM, err) < 0)
     return -1;
   if (fchdir(root) < 0 || chroot(".") < 0)
@@ -396,6 +409,16 @@ put_disk(struct writer *writer)
   put_u32(writer, RAMET_TAG_DISK_FULL, known && (fs.f_bfree == 0 || fs.f_ffree == 0));
 }
 
+/* A process that goes on after SIGXCPU is killed by the kernel about a second later: for that it counts ticks, here the
+ * exact time is told. */
+static bool
+used_up(int status, const struct rusage *usage)
+{
+  uint64_t used = nanoseconds(usage->ru_utime) + nanoseconds(usage->ru_stime);
+
+  return cpu_limit && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && used >= cpu_limit + 900000000u;
+}
+
 /* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
 static void
 tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage)
@@ -410,6 +433,7 @@ tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage)
   put_disk(&writer);
   put_u64(&writer, RAMET_TAG_MEMORY_PEAK, memory_watch_peak());
   put_u64(&writer, RAMET_TAG_OOM_KILLS, memory_watch_kills());
+  put_u32(&writer, RAMET_TAG_CPU_KILLED, time_watch_killed() || used_up(status, usage));
   if (run_started)
     put_u64(&writer, RAMET_TAG_STARTED_NS, run_started);
   tell(kind, 0, &writer);
@@ -491,26 +515,6 @@ make_from_image(const struct plan *plan, const struct frame *frame, int first, s
   return result;
 }
 
-/* Into the sandbox's cgroups, before it has what it waits for. It is there as soon as its stem has made it. */
-static int
-move_child(const struct plan *plan, const struct frame *frame, int pid, struct err *err)
-{
-  const struct timespec moment = {.tv_nsec = 50000};
-  char text[16];
-
-  if (fault_here(RAMET_STEP_CHILD_CGROUP, err) < 0)
-    return -1;
-  if (!plan->entrances)
-    return 0;
-  for (int i = 0; kill(pid, 0) < 0 && i < 40000; i++)
-    nanosleep(&moment, NULL);
-  int length = snprintf(text, sizeof text, "%d", pid);
-  for (int i = frame->fd_count - (int)plan->entrances; i < frame->fd_count; i++)
-    if (write(frame->fds[i], text, (size_t)length) < 0)
-      return err_step(err, RAMET_STEP_CHILD_CGROUP, "move the child: %s", strerror(errno));
-  return 0;
-}
-
 /* Behind the mounts: the image's description, its pages, the socket to the child, the command's streams. All of them
  * are closed, and the mounts too, before the child has what it waits for: once it runs, nothing of core's is open. */
 static int
@@ -522,8 +526,6 @@ make_descriptors(const struct plan *plan, struct frame *frame, int first, struct
   if (frame->fd_count < first + 3)
     return err_field(err, "fds", "a fork comes without its image");
   int result = make_from_image(plan, frame, first, &made, &pid, err);
-  if (result == 0)
-    result = move_child(plan, frame, pid, err);
   cleanup_fd int child = frame_steal_fd(frame, (uint32_t)first + 2);
   frame_release(frame);
   if (result == 0)
@@ -554,6 +556,16 @@ renew_machine_id(void)
     return;
 }
 
+static void
+start_watching(const struct plan *plan)
+{
+  cpu_limit = plan->cpu_ns;
+  memory_watch_start(plan->watch, plan->shm_bytes != 0);
+  /* A fork has the resource limits of its source. */
+  time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot);
+  guest_view_start();
+}
+
 static int
 handle_enter(struct frame *frame, struct err *err)
 {
@@ -567,9 +579,9 @@ handle_enter(struct frame *frame, struct err *err)
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
     return -1;
   renew_machine_id();
-  memory_watch_start(plan.watch);
   if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;
+  start_watching(&plan);
   struct writer nothing = {0};
   tell(RAMET_INIT_ENTERED, frame->request, &nothing);
   return 0;
@@ -608,7 +620,7 @@ handle_run(struct frame *frame, struct err *err)
     return -1;
   run_pid = spawn(&plan, frame->fds + mounts, err);
   run_started = loop_now();
-  memory_watch_start(plan.watch);
+  start_watching(&plan);
   plan_free(&plan);
   return run_pid < 0 ? -1 : 0;
 }
@@ -696,6 +708,7 @@ handle(struct frame *frame, struct err *err)
 {
   struct writer nothing = {0};
 
+  time_watch_touch();
   switch (frame->kind) {
   case RAMET_INIT_PREPARE:
     if (prepare(err) < 0)
@@ -801,13 +814,35 @@ receive(void)
     _exit(EXIT_SYSTEM);
 }
 
+/* And its own cgroup's directory, where it reads what is used of its memory. */
 static void
-keep_only_channel(int fd)
+keep_only_channel(int fd, int group)
 {
-  if (dup2(fd, 0) < 0 || sys_close_range(1, UINT_MAX, 0) < 0)
+  if (dup2(fd, 0) < 0 || (group >= 0 && dup2(group, 1) < 0) || sys_close_range(group < 0 ? 1 : 2, UINT_MAX, 0) < 0)
     _exit(EXIT_SYSTEM);
   channel = 0;
   fcntl(channel, F_SETFD, FD_CLOEXEC);
+  memory_group = group < 0 ? -1 : 1;
+  if (memory_group >= 0)
+    fcntl(memory_group, F_SETFD, FD_CLOEXEC);
+}
+
+/* The sooner of two timeouts of poll(2). */
+static int
+sooner(int one, int other)
+{
+  return one < 0 ? other : other < 0 || one < other ? one : other;
+}
+
+static void
+look(void)
+{
+  struct writer nothing = {0};
+
+  memory_watch_look();
+  if (time_watch_look())
+    tell(RAMET_INIT_IDLE, 0, &nothing);
+  guest_view_serve();
 }
 
 void
@@ -818,12 +853,14 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
   /* While its directories are open still. What failed is told when core listens. */
   if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
     cgroup_joined = false;
-  keep_only_channel(fd);
+  int group = cgroup && cgroup_joined ? cgroups_open_memory(cgroup) : -1;
+  keep_only_channel(fd, group);
   receive_buffer = malloc(RAMET_FRAME_BYTES);
   if (!receive_buffer)
     _exit(EXIT_SYSTEM);
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
+  sigaddset(&child, SIGIO); /* somebody waits for a file of guest_view.h */
   child_signals = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
   if (child_signals < 0)
     _exit(EXIT_SYSTEM);
@@ -831,14 +868,15 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
     struct pollfd polled[2] = {{channel, POLLIN, 0}, {child_signals, POLLIN, 0}};
     struct signalfd_siginfo info;
 
-    if (poll(polled, 2, memory_watch_timeout()) < 0 && errno != EINTR)
+    int timeout = sooner(memory_watch_timeout(), sooner(time_watch_timeout(), guest_view_timeout()));
+    if (poll(polled, 2, timeout) < 0 && errno != EINTR)
       _exit(EXIT_DEFECT);
-    memory_watch_look();
     if (polled[1].revents) {
       while (read(child_signals, &info, sizeof info) > 0)
         continue;
       reap();
     }
+    look();
     if (polled[0].revents)
       receive();
   }

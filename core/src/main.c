@@ -13,6 +13,7 @@
 #include "probe.h"
 #include "serve.h"
 #include "title.h"
+#include "totals.h"
 
 static int
 usage(const char *why)
@@ -24,6 +25,7 @@ usage(const char *why)
       "                        [--log FD] [--hold FD] [--newidmap DIR] [--grace-ms N] [--pool N] [--fault STEP]\n"
       "                        [--snapshot-memory BYTES] [--spill FD] [--attach-layers]\n"
       "                        [--memory-reserve BYTES] [--cgroups '1 NAME=FD...' or '2 dir=FD NAME...']\n"
+      "                        [--disks MAJOR:MINOR,...] [--totals NAME=N,...]\n"
       "       ramet-core lend --socket FD [--idmap PID] -- PATH...\n"
       "       ramet-core probe\n"
       "       ramet-core version\n",
@@ -59,6 +61,8 @@ enum serve_flag {
   SPILL,
   MEMORY_RESERVE,
   CGROUPS,
+  DISKS,
+  TOTALS,
 };
 
 static const struct option serve_long[] = {
@@ -79,6 +83,8 @@ static const struct option serve_long[] = {
     {"spill", 1, 0, SPILL},
     {"memory-reserve", 1, 0, MEMORY_RESERVE},
     {"cgroups", 1, 0, CGROUPS},
+    {"disks", 1, 0, DISKS},
+    {"totals", 1, 0, TOTALS},
     {0, 0, 0, 0},
 };
 
@@ -124,6 +130,10 @@ serve_option(int option, struct serve_options *options)
     return 0;
   case CGROUPS:
     return cgroups_take(optarg);
+  case DISKS:
+    return cgroups_take_disks(optarg);
+  case TOTALS:
+    return totals_take(optarg);
   case ATTACH_LAYERS:
     options->attach_layers = true;
     return 0;

@@ -52,6 +52,7 @@ static unsigned processors = 1;
 static dev_t memory_files; /* the file system of memory files that have no name */
 static uint64_t files_seen[FILES_SEEN];
 static int fds_left;
+static bool own_shm;
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
 
@@ -114,11 +115,18 @@ system_v_segments(void)
 }
 
 static uint64_t
-written_files(void)
+written_to(const char *path)
 {
   struct statfs fs;
 
-  return statfs("/", &fs) < 0 ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+  return statfs(path, &fs) < 0 ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+}
+
+/* /dev/shm is a directory of the writable layer, unless it has a size of its own. */
+static uint64_t
+written_files(void)
+{
+  return written_to("/") + (own_shm ? written_to("/dev/shm") : 0);
 }
 
 static bool
@@ -261,13 +269,14 @@ find_memory_files(void)
 }
 
 void
-memory_watch_start(uint64_t bytes)
+memory_watch_start(uint64_t bytes, bool shm)
 {
   cpu_set_t set;
 
   if (sched_getaffinity(0, sizeof set, &set) == 0)
     processors = (unsigned)CPU_COUNT(&set);
   limit = bytes;
+  own_shm = shm;
   last = 0;
   if (limit)
     plan_next(0, loop_now());
@@ -301,6 +310,21 @@ memory_watch_look(void)
     kill_largest(&measure);
   free(measure.processes);
   plan_next(used, began);
+}
+
+/* Only where pages that are shared may make a difference it is worth to walk over all of them. */
+uint64_t
+memory_watch_now(void)
+{
+  struct measure measure = {0};
+
+  if (!memory_files)
+    find_memory_files();
+  uint64_t used = measure_tree(&measure, false);
+  if (used > limit / 2)
+    used = measure_tree(&measure, true);
+  free(measure.processes);
+  return used;
 }
 
 uint64_t

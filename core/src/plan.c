@@ -137,10 +137,14 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
     return decode_u64(value, "memory", &plan->memory, err);
   case RAMET_TAG_CPU_QUOTA:
     return decode_u64(value, "cpu_quota", &plan->quota, err);
-  case RAMET_TAG_ENTRANCES:
-    return span_u32(value, &plan->entrances) < 0 || plan->entrances > (uint32_t)fd_count
-               ? err_field(err, "entrances", "are no descriptors that came along")
-               : 0;
+  case RAMET_TAG_CPU_NS:
+    return decode_u64(value, "cpu", &plan->cpu_ns, err);
+  case RAMET_TAG_IDLE_NS_MAX:
+    return decode_u64(value, "idle", &plan->idle_ns, err);
+  case RAMET_TAG_SHM_BYTES:
+    return decode_u64(value, "shm", &plan->shm_bytes, err);
+  case RAMET_TAG_IO_BYTES:
+    return decode_u64(value, "io", &plan->io_bytes, err);
   case RAMET_TAG_WATCH:
     return decode_u64(value, "watch", &plan->watch, err);
   case RAMET_TAG_OWNED:
@@ -203,7 +207,7 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
 static bool
 tag_fits(uint16_t tag, enum plan_use use, bool from_core)
 {
-  if (tag == RAMET_TAG_BYTES || tag == RAMET_TAG_BIND || tag == RAMET_TAG_WATCH || tag == RAMET_TAG_ENTRANCES)
+  if (tag == RAMET_TAG_BYTES || tag == RAMET_TAG_BIND || tag == RAMET_TAG_WATCH)
     return from_core;
   if (tag == RAMET_TAG_SANDBOX)
     return true;

@@ -43,6 +43,7 @@ struct plan {
   uint64_t wall_ns;   /* 0: none */
   uint64_t memory;    /* 0: none */
   uint64_t quota;     /* 0: none */
+  uint64_t cpu_ns, idle_ns, shm_bytes, io_bytes; /* 0: none */
   bool owned;
   enum ramet_step fault;
   struct span record;
@@ -56,7 +57,6 @@ struct plan {
   struct span targets[RAMET_BINDS_MAX];
   int bind_count;
   uint64_t watch; /* 0: not init's business */
-  uint32_t entrances;
   struct span payload;
   void *arena;
 };

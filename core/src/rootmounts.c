@@ -13,6 +13,11 @@
 #include "syscalls.h"
 #include "treecopy.h"
 
+/* Of the writable layer, and of /dev/shm where that is no part of it. */
+struct sizes {
+  uint64_t bytes, inodes, shm;
+};
+
 static struct root *hot;    /* the root of the last hand-out that could have taken from stock */
 static struct root *before; /* the one before it, whose stock goes unless it is hot again soon */
 static struct deadline cooling;
@@ -62,23 +67,24 @@ heat(struct root *root)
   deadline_set(&cooling, loop_now() + COOLING_NS);
 }
 
+/* What a snapshot had in /dev/shm, into the directory `name` of `place`. */
 static int
-copy_shm(const struct root *root, int upper, struct err *err)
+copy_shm(const struct root *root, int place, const char *name, struct err *err)
 {
   struct treecopy_count count = {0};
 
   if (root->shm < 0)
     return 0;
-  cleanup_fd int to = openat(upper, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  cleanup_fd int to = openat(place, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (to < 0)
     return err_step(err, RAMET_STEP_UPPER, "open shm: %s", strerror(errno));
   return treecopy(root->shm, to, NULL, &count, RAMET_STEP_UPPER, err);
 }
 
 static int
-make_upper(const struct root *root, uint64_t bytes, uint64_t inodes, struct err *err)
+make_upper(const struct root *root, const struct sizes *sizes, struct err *err)
 {
-  struct tmpfs_options options = {.bytes = bytes, .inodes = inodes, .mode = "0700"};
+  struct tmpfs_options options = {.bytes = sizes->bytes, .inodes = sizes->inodes, .mode = "0700"};
 
   if (fault_here(RAMET_STEP_UPPER, err) < 0)
     return -1;
@@ -87,9 +93,19 @@ make_upper(const struct root *root, uint64_t bytes, uint64_t inodes, struct err 
     return -1;
   if (mkdirat(upper, "shm", 0700) < 0 || fchmodat(upper, "shm", 01777, 0) < 0)
     return err_step(err, RAMET_STEP_UPPER, "fill the writable layer: %s", strerror(errno));
-  if (copy_shm(root, upper, err) < 0)
+  if (!sizes->shm && copy_shm(root, upper, "shm", err) < 0)
     return -1;
   return steal_fd(&upper);
+}
+
+/* In place of the directory of the writable layer. */
+static int
+make_own_shm(const struct root *root, const struct sizes *sizes, struct err *err)
+{
+  struct tmpfs_options options = {.bytes = sizes->shm, .inodes = sizes->inodes, .mode = "1777"};
+  cleanup_fd int shm = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_UPPER, err);
+
+  return shm < 0 || copy_shm(root, shm, ".", err) < 0 ? -1 : steal_fd(&shm);
 }
 
 /* "PREFIX/NUMBER" of each layer, joined by ':'. */
@@ -156,18 +172,23 @@ make_overlay_attached(const struct root *root, int upper, int out[ROOT_MOUNTS_FI
 }
 
 static int
-make_mounts(const struct root *root, uint64_t bytes, uint64_t inodes, struct root_mounts *mounts, struct err *err)
+make_mounts(const struct root *root, const struct sizes *sizes, struct root_mounts *mounts, struct err *err)
 {
   const struct root *holder = root_bind_holder(root);
 
   mounts->count = ROOT_MOUNTS_FIXED;
   for (int i = 0; i < ROOT_MOUNTS_FIXED; i++)
     mounts->fds[i] = -1;
-  cleanup_fd int upper = make_upper(root, bytes, inodes, err);
+  cleanup_fd int upper = make_upper(root, sizes, err);
   if (upper < 0 || fault_here(RAMET_STEP_OVERLAY, err) < 0)
     return -1;
   int made = corefs_detached_layers() ? make_overlay_detached(root, upper, mounts->fds, err)
                                       : make_overlay_attached(root, upper, mounts->fds, err);
+  if (made == 0 && sizes->shm) {
+    close_fd(&mounts->fds[1]);
+    mounts->fds[1] = make_own_shm(root, sizes, err);
+    made = mounts->fds[1] < 0 ? -1 : 0;
+  }
   if (made < 0 || fault_here(RAMET_STEP_CLONE_BINDS, err) < 0)
     return -1;
   if (corefs_copy(holder->binds, holder->bind_count, mounts->fds + mounts->count, RAMET_STEP_CLONE_BINDS, err) < 0)
@@ -208,7 +229,9 @@ root_stock_add(void)
   struct root_mounts *mounts = &hot->stock[hot->stock_count];
   struct err err = {0};
 
-  if (make_mounts(hot, hot->stock_bytes, hot->stock_inodes, mounts, &err) == 0) {
+  const struct sizes sizes = {hot->stock_bytes, hot->stock_inodes, 0};
+
+  if (make_mounts(hot, &sizes, mounts, &err) == 0) {
     hot->stock_count++;
     return;
   }
@@ -220,12 +243,14 @@ root_stock_add(void)
 int
 root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mounts, struct err *err)
 {
+  const struct sizes sizes = {plan->disk_bytes, plan->disk_inodes, plan->shm_bytes};
+
   /* A snapshot's root holds files for /dev/shm, which are copied for each sandbox. A fault wants every step. */
-  if (root->shm >= 0 || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
-    return make_mounts(root, plan->disk_bytes, plan->disk_inodes, mounts, err);
+  if (root->shm >= 0 || plan->shm_bytes || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
+    return make_mounts(root, &sizes, mounts, err);
   heat(root);
   if (root->stock_count == 0)
-    return make_mounts(root, plan->disk_bytes, plan->disk_inodes, mounts, err);
+    return make_mounts(root, &sizes, mounts, err);
   *mounts = root->stock[--root->stock_count];
   return 0;
 }

@@ -30,6 +30,7 @@
 #include "snapshot.h"
 #include "started.h"
 #include "syscalls.h"
+#include "totals.h"
 #include "twin.h"
 
 /* A process in uninterruptible sleep ignores SIGKILL. Its sandbox's result is told after this long all the same. */
@@ -49,6 +50,7 @@ enum event {
   EVENT_EXITED,
   EVENT_ENDED, /* no process is left inside */
   EVENT_CONNECTED,
+  EVENT_IDLE, /* nothing has run for as long as may be */
   EVENT_FAILED,
   EVENT_HOSTILE, /* a malformed or unexpected frame, or a closed channel */
   EVENT_DEADLINE,
@@ -394,6 +396,8 @@ claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, con
   sandbox->has_session = lane && !sandbox->is_run;
   sandbox->owned = plan->owned;
   sandbox->memory = plan->memory;
+  sandbox->processes = plan->processes;
+  sandbox->quota = plan->quota;
   sandbox->disk = plan->disk_bytes;
   last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
@@ -428,7 +432,7 @@ sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
     return -1;
   if (sandbox_find(plan.sandbox))
     return err_field(err, "sandbox", "this number is taken");
-  if (pressure_admit(err) < 0)
+  if (pressure_admit(err) < 0 || totals_admit(&plan, err) < 0)
     return -1;
   if (lane && use == PLAN_CREATE && (!plan.snapshot || !plan.owned))
     return err_field(err, plan.snapshot ? "owned" : "snapshot",
@@ -854,7 +858,7 @@ on_run_exited(struct sandbox *sandbox, struct frame *frame)
   read_exit(sandbox, frame);
   /* One that ended in the same moment by itself has ended by itself. */
   if (sandbox->overdue && sandbox->reason == RAMET_REASON_SIGNAL && WTERMSIG((int)sandbox->status) == SIGKILL)
-    sandbox->reason = RAMET_REASON_TIMEOUT;
+    sandbox->reason = sandbox->over;
   take_down(sandbox);
 }
 
@@ -868,8 +872,20 @@ on_deadline(struct sandbox *sandbox, struct frame *frame)
 static void
 on_run_deadline(struct sandbox *sandbox, struct frame *frame)
 {
+  sandbox->over = sandbox->overdue ? sandbox->over : RAMET_REASON_TIMEOUT;
   if (!ask_to_end(sandbox))
     on_deadline(sandbox, frame);
+}
+
+static void
+on_run_idle(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  if (sandbox->overdue)
+    return;
+  sandbox->over = RAMET_REASON_IDLE;
+  if (!ask_to_end(sandbox))
+    end_because(sandbox, RAMET_REASON_IDLE);
 }
 
 static void
@@ -903,6 +919,19 @@ on_deadline_standing(struct sandbox *sandbox, struct frame *frame)
   sandbox_lose_twin(sandbox);
   if (!ask_to_end(sandbox))
     on_deadline(sandbox, frame);
+}
+
+static void
+on_idle_standing(struct sandbox *sandbox, struct frame *frame)
+{
+  (void)frame;
+  if (sandbox->overdue)
+    return;
+  sandbox->reason = RAMET_REASON_IDLE;
+  sandbox->status = SIGKILL;
+  let_twin_teach(sandbox);
+  if (!ask_to_end(sandbox))
+    end_because(sandbox, RAMET_REASON_IDLE);
 }
 
 static void
@@ -972,18 +1001,18 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     FAILED           HOSTILE     DEADLINE     KILL     DEATH */
-    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_failed,
-                      on_hostile, on_deadline, on_kill, on_death},
+    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     IDLE              FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
+                      on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
-                        on_hostile, ignore, ignore, on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, on_failed,
-                          on_hostile, on_deadline, on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_failed,
-                         on_hostile, on_run_deadline, on_kill, on_death},
-    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_connected, on_spawn_failed,
-                          on_hostile, on_deadline_standing, on_kill_standing, on_death},
-    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore,
+                        on_hostile, on_hostile, ignore, ignore, on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, ignore,
+                          on_failed, on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_run_idle,
+                         on_failed, on_hostile, on_run_deadline, on_kill, on_death},
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_connected, on_idle_standing,
+                          on_spawn_failed, on_hostile, on_deadline_standing, on_kill_standing, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore,
                         on_death},
 };
 
@@ -1011,6 +1040,8 @@ event_of(uint16_t kind)
     return EVENT_ENDED;
   case RAMET_INIT_CONNECTED:
     return EVENT_CONNECTED;
+  case RAMET_INIT_IDLE:
+    return EVENT_IDLE;
   case RAMET_INIT_FAILED:
     return EVENT_FAILED;
   default:

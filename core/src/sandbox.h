@@ -38,11 +38,12 @@ struct sandbox {
   struct frame *waiting;    /* the request, until PREPARED */
   struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */
   uint64_t arrived, started, ended;
-  enum ramet_reason reason;
+  enum ramet_reason reason, over; /* over: why it was told to end */
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes, memory_peak;
   uint64_t oom_kills; /* that were told with the end of a command */
   uint64_t memory, disk; /* its limits */
+  uint64_t processes, quota; /* as well, for the totals */
   uint64_t cgroup;       /* number of its own; 0: none */
   struct cgroup_limits limits; /* that the cgroup has */
   bool watched;          /* init sees to its memory */

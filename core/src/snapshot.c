@@ -146,9 +146,7 @@ static void
 close_ends(struct order *order)
 {
   close_fd(&order->init_pidfd);
-  close_fd(&order->ends.status);
-  close_fd(&order->ends.descriptors);
-  close_fd(&order->ends.nursery);
+  spawn_ends_close(&order->ends);
 }
 
 static void
@@ -298,8 +296,7 @@ send_orders(struct snapshot *s)
   for (struct order *order = s->orders; order; order = order->next) {
     if (order->sent)
       continue;
-    if (stem_order(s->stem, order->init_pidfd, order->ends.status, order->ends.descriptors, order->ends.nursery,
-                   order->ends.fault) < 0)
+    if (stem_order(s->stem, order->init_pidfd, &order->ends) < 0)
       return -1;
     order->sent = true;
     close_ends(order);
@@ -507,16 +504,14 @@ make_first_spare(struct snapshot *s)
 
 /* It may have died: a child that never comes loses its status socket. */
 static bool
-order_spare(struct snapshot *s, int init_pidfd, const struct spawn_ends *ends)
+order_spare(struct snapshot *s, int init_pidfd, struct spawn_ends *ends)
 {
   cleanup_fd int spare = steal_fd(&s->spare);
 
   snapshot_end_spare(s);
-  if (spare < 0 || stem_order(spare, init_pidfd, ends->status, ends->descriptors, ends->nursery, ends->fault) < 0)
+  if (spare < 0 || stem_order(spare, init_pidfd, ends) < 0)
     return false;
-  close(ends->status);
-  close(ends->descriptors);
-  close(ends->nursery);
+  spawn_ends_close(ends);
   return true;
 }
 
@@ -663,7 +658,7 @@ order_from_stem(struct snapshot *s, enum ramet_step fault, struct err *err)
 }
 
 int
-snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends, struct err *err)
+snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, struct spawn_ends *ends, struct err *err)
 {
   s->used_at = loop_now();
   if (s->spawned < SPARE_AFTER)
@@ -673,9 +668,7 @@ snapshot_spawn(struct snapshot *s, uint64_t sandbox, int init_pidfd, const struc
   struct order *order = add_order(s, sandbox, init_pidfd, ends);
 
   if (!order) {
-    close(ends->status);
-    close(ends->descriptors);
-    close(ends->nursery);
+    spawn_ends_close(ends);
     return err_code(err, "internal", "no memory for a fork");
   }
   if (order_from_stem(s, ends->fault, err) == 0)

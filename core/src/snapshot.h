@@ -7,6 +7,7 @@
 #include "loop.h"
 #include "rootfs.h"
 #include "sandbox.h"
+#include "stem.h"
 
 struct snapshot;
 
@@ -38,13 +39,8 @@ struct snapshot *snapshot_hold(struct snapshot *snapshot);
 void snapshot_release(struct snapshot *snapshot);
 void snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end);
 
-/* Ends of sockets that the stem hands to the child and its twin. */
-struct spawn_ends {
-  int status, descriptors, nursery;
-  enum ramet_step fault;
-};
 /* Orders the child of a sandbox; takes the ends. When the stem refuses, sandbox_fork_failed(). */
-int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
+int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, struct spawn_ends *ends,
                    struct err *err) MUST_CHECK;
 
 /* A child has ended, whose twin has its memory still: what it touched the next spares will touch ahead. True when the

@@ -1142,31 +1142,46 @@ stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_length,
 }
 
 static int
-send_order(int control, struct pie_spawn order, const int fds[PIE_SPAWN_FDS])
+send_order(int control, struct pie_spawn order, const int *fds)
 {
   union {
     struct cmsghdr align;
-    uint8_t bytes[CMSG_SPACE(sizeof(int) * PIE_SPAWN_FDS)];
+    uint8_t bytes[CMSG_SPACE(sizeof(int) * (PIE_SPAWN_FDS + PIE_ENTRANCES_MAX))];
   } space;
+  size_t length = sizeof(int) * (PIE_SPAWN_FDS + order.entrances);
   struct iovec iov = {&order, sizeof order};
   struct msghdr message = {
-      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = CMSG_SPACE(length)};
 
   memset(&space, 0, sizeof space);
   struct cmsghdr *c = &space.align;
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int) * PIE_SPAWN_FDS);
-  memcpy(CMSG_DATA(c), fds, sizeof(int) * PIE_SPAWN_FDS);
+  c->cmsg_len = CMSG_LEN(length);
+  memcpy(CMSG_DATA(c), fds, length);
   return sendmsg(control, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
 }
 
-int
-stem_order(int control, int init_pidfd, int status, int descriptors, int nursery, enum ramet_step fault)
+void
+spawn_ends_close(struct spawn_ends *ends)
 {
-  const int fds[PIE_SPAWN_FDS] = {init_pidfd, status, descriptors, nursery};
+  close_fd(&ends->status);
+  close_fd(&ends->descriptors);
+  close_fd(&ends->nursery);
+  cgroups_close_entrances(&ends->entrances);
+}
 
-  return send_order(control, (struct pie_spawn){.namespaces = NAMESPACES, .fault = fault}, fds);
+int
+stem_order(int control, int init_pidfd, const struct spawn_ends *ends)
+{
+  int fds[PIE_SPAWN_FDS + PIE_ENTRANCES_MAX] = {init_pidfd, ends->status, ends->descriptors, ends->nursery};
+  struct pie_spawn order = {.namespaces = NAMESPACES,
+                            .fault = ends->fault,
+                            .entrances = (uint32_t)ends->entrances.count,
+                            .born_inside = ends->entrances.born_inside};
+
+  memcpy(fds + PIE_SPAWN_FDS, ends->entrances.fds, sizeof(int) * order.entrances);
+  return send_order(control, order, fds);
 }
 
 int

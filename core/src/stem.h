@@ -3,6 +3,7 @@
 #ifndef RAMET_STEM_H
 #define RAMET_STEM_H
 
+#include "cgroups.h"
 #include "image.h"
 #include "rootfs.h"
 
@@ -34,8 +35,14 @@ int stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_len
               struct err *err) MUST_CHECK;
 
 /* Orders a child and its parked twin, whose end `nursery` is; the stem answers with struct pie_status, in order. */
-int stem_order(int control, int init_pidfd, int status, int descriptors, int nursery,
-               enum ramet_step fault) MUST_CHECK;
+/* Ends of sockets that the stem hands to the child and its twin. */
+struct spawn_ends {
+  int status, descriptors, nursery;
+  struct cgroup_entrances entrances; /* of the child's cgroups, where it has to be in them */
+  enum ramet_step fault;
+};
+void spawn_ends_close(struct spawn_ends *ends);
+int stem_order(int control, int init_pidfd, const struct spawn_ends *ends) MUST_CHECK;
 /* Orders a spare, which takes one order of a child with a twin from the other end of `spare`, and answers nothing.
  * `pagemap`: of a child, to learn from what it has touched; or -1. */
 int stem_order_spare(int control, int spare, int pagemap) MUST_CHECK;

@@ -3,6 +3,7 @@
 #include "usage.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/statfs.h>
 
@@ -20,9 +21,26 @@ enum {
 };
 
 struct sum {
-  uint64_t user, system, resident;
+  uint64_t user, system, resident, shared;
   uint32_t processes, threads;
 };
+
+/* Pages that a snapshot, or any other process, has as well: memory of a fork that nobody has written to, programs. */
+static uint64_t
+shared_by(int pid)
+{
+  static const char *const kinds[] = {"Shared_Clean", "Shared_Dirty"};
+  uint64_t bytes = 0;
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
+  cleanup_free char *text = procfs_read(path, NULL);
+  for (size_t i = 0; text && i < sizeof kinds / sizeof kinds[0]; i++) {
+    const char *value = procfs_field(text, kinds[i]);
+    bytes += value ? strtoull(value, NULL, 10) * 1024 : 0;
+  }
+  return bytes;
+}
 
 /* Time of those who are gone is in whoever waited for them, in the end in init. */
 static void
@@ -40,6 +58,7 @@ add(struct sum *sum, int pid, bool is_init)
   if (is_init)
     return;
   sum->resident += procfs_stat_field(stat, FIELD_RESIDENT);
+  sum->shared += shared_by(pid);
   sum->threads += (uint32_t)procfs_stat_field(stat, FIELD_THREADS);
   sum->processes++;
 }
@@ -71,9 +90,12 @@ usage_put(int init, int tree, struct writer *writer, struct err *err)
   put_u64(writer, RAMET_TAG_USER_NS, nanoseconds(sum.user));
   put_u64(writer, RAMET_TAG_SYSTEM_NS, nanoseconds(sum.system));
   put_u64(writer, RAMET_TAG_MEMORY_BYTES, sum.resident * (uint64_t)sysconf(_SC_PAGESIZE));
+  put_u64(writer, RAMET_TAG_SHARED_BYTES, sum.shared);
   put_u32(writer, RAMET_TAG_PROCESS_COUNT, sum.processes);
   put_u32(writer, RAMET_TAG_THREAD_COUNT, sum.threads);
   put_u64(writer, RAMET_TAG_FILE_BYTES, (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize);
   put_u64(writer, RAMET_TAG_DISK_BYTES, (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize);
+  put_u64(writer, RAMET_TAG_FILE_COUNT, (uint64_t)(fs.f_files - fs.f_ffree));
+  put_u64(writer, RAMET_TAG_DISK_INODES, (uint64_t)fs.f_files);
   return 0;
 }

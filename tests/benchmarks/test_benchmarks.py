@@ -52,8 +52,15 @@ FIGURES = {
     "hog_descriptors_host",
     "hog_busy_loops_neighbour",
     "hog_busy_loops_host",
+    "hog_thread_bomb_neighbour",
+    "hog_thread_bomb_host",
+    "hog_pages_of_pipes_neighbour",
+    "hog_pages_of_pipes_host",
+    "hog_inotify_neighbour",
+    "hog_inotify_host",
     "limited_right",
     "limited_left",
+    "quotas",
 }
 pytestmark = pytest.mark.timeout(180)  # the first test measures everything, and may do so on a busy machine
 

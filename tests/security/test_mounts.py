@@ -61,7 +61,7 @@ def test_the_classic_escape_from_a_chroot_stays_where_it_is(compiled, run_binary
     result = run_binary(program)
     lines = result.stdout.split()
     assert lines[:4] == ["chroot:", "EPERM", "chroot:", "EPERM"], result.stderr
-    assert "sys" not in lines[4:]
+    assert not {"boot", "lost+found"} & {*lines[4:]}
     assert {"proc", "usr", "home"} <= {*lines[4:]}
 
 
@@ -112,10 +112,12 @@ def test_mountinfo_names_no_directory_of_the_host_but_what_the_default_root_show
     binds = {
         point for point, source in points.items() if not point.startswith(("/proc", "/dev")) and point != "/"
     }
+    assert points["/sys/fs/cgroup"] == "/cgroup"  # of init's own, with the limits
+    binds -= {"/sys/fs/cgroup"}
     assert binds <= shown | {point for point in binds if any(point.startswith(top + "/") for top in shown)}
     for point, source in points.items():
         if point.startswith(("/proc", "/dev")):
-            assert source in {"/", "/1", "/e", "/sys", "/shm", *(f"/{name}" for name in DEVICES)}
+            assert source in {"/", "/1", "/e", "/sys", "/shm", "/meminfo", *(f"/{name}" for name in DEVICES)}
     # Options of the root: descriptors of core, which name nothing.
     (options,) = [row[-1] for row in rows if row[4] == "/"]
     assert "/home" not in options
@@ -223,5 +225,17 @@ def test_what_is_bound_from_the_host_is_read_only(told):
     assert set(found) <= {"EROFS", "EACCES", "EPERM"}
 
 
-def test_there_is_no_sys(told):
-    assert told('tell([os.path.lexists("/sys"), os.path.lexists("/proc/self/root/sys")])') == [False, False]
+def test_of_sys_there_are_only_the_own_limits(told):
+    source = 'tell(sorted(os.path.join(top, name) for top, _, names in os.walk("/sys") for name in names))'
+    assert told(source) == [
+        f"/sys/fs/cgroup/{name}"
+        for name in (
+            "cpu.max",
+            "cpu/cpu.cfs_period_us",
+            "cpu/cpu.cfs_quota_us",
+            "memory.max",
+            "memory/memory.limit_in_bytes",
+            "pids.max",
+            "pids/pids.max",
+        )
+    ]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import ramet
-from ramet.models.limits import enforced_by
+from ramet.models.limits import WATCHER, enforced_by
 from ramet.native.cgroups import NOTE, find_place
+from ramet.native.disks import disks
 from system._daemons import kill_hard
 
 PLACE = find_place()
@@ -66,15 +67,25 @@ def test_a_fork_with_a_fraction_of_its_own_is_held_to_it():
         parent.stdin.write(b"\n")
         float(parent.stdout.readline())
         with parent.fork(limits={"cpus": 0.1}) as child:
-            assert (
-                child.info.enforced_by["cpus"]
-                == child.info.enforced_by["memory"]
-                == f"cgroup v{PLACE.version}"
-            )
+            assert child.info.enforced_by["cpus"] == f"cgroup v{PLACE.version}"
+            assert child.info.enforced_by["memory"] == WATCHER
             child.stdin.write(b"\n")
             child.stdin.write(b"\n")
             first, second = (float(child.stdout.readline()) for _ in range(2))
             assert second - first <= 0.3
+
+
+def test_a_fork_in_a_cgroup_is_held_to_its_memory_too():
+    source = "import sys\nfor line in sys.stdin: bytearray(int(line) << 20); print(line, flush=True)"
+    with (
+        ramet.Sandbox(command=["python3", "-S", "-c", source]) as parent,
+        parent.fork(limits={"cpus": 0.5, "memory": "96M"}) as child,
+    ):
+        child.stdin.write(b"8\n")
+        assert child.stdout.readline() == b"8\n"
+        child.stdin.write(b"400\n")
+        result = child.wait(timeout=60)
+        assert (result.reason, result.limit, result.limit_value) == ("oom", "memory", 96 << 20)
 
 
 def test_a_sandbox_has_a_cgroup_of_its_own_and_leaves_none(noted):
@@ -89,6 +100,19 @@ def test_a_sandbox_has_a_cgroup_of_its_own_and_leaves_none(noted):
             if len(made) == core.pool_ready + core.sandboxes:
                 return
     pytest.fail(f"{len(made)} cgroups for {core}")
+
+
+@pytest.mark.skipif(not disks(), reason="no disk")
+def test_the_limit_on_disks_is_that_of_the_sandboxs_cgroup(noted):
+    if ramet.run("true").enforced_by["io"] == "machine":
+        pytest.skip("no cgroup that controls disks")
+    with ramet.Sandbox(command=["cat"], limits={"io": 7_654_321}):
+        names = ("blkio.throttle.read_bps_device", "io.max")
+        found = [
+            path.read_text() for group in noted for name in names for path in Path(group).glob(f"s*/{name}")
+        ]
+        # One file for both ways, or one for each; entries that are made ahead have the limits of the last sandbox.
+        assert {text.count("7654321") for text in found} - {0} in ({len(disks())}, {2 * len(disks())})
 
 
 def test_limits_of_the_one_before_do_not_hold_for_the_next():

@@ -128,6 +128,7 @@ enum ramet_kind {
   RAMET_INIT_FAILED = 84,
   RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
   RAMET_INIT_CONNECTED = 86,
+  RAMET_INIT_IDLE = 87, /* nothing has run in the sandbox for as long as may be */
   /* tracer to core, while the source stands still: fork the parked twin */
   RAMET_TRACER_TWIN = 96,
 };
@@ -172,7 +173,10 @@ enum ramet_tag {
   RAMET_TAG_MEMORY = 43, /* u64: bytes that all processes and written files together may take; 0: any */
   RAMET_TAG_WATCH = 44, /* u64, core to init: the same, where init has to see to it; in results, 1 if it had */
   RAMET_TAG_CPU_QUOTA = 45, /* u64: microseconds of processor time in each 100 ms; 0: any */
-  RAMET_TAG_ENTRANCES = 46, /* u32, core to init: that many last descriptors are files that move a fork's process */
+  RAMET_TAG_CPU_NS = 84, /* u64: processor time of all processes together; 0: any */
+  RAMET_TAG_IDLE_NS_MAX = 85, /* u64: for how long nothing in it may run; 0: any */
+  RAMET_TAG_SHM_BYTES = 86, /* u64: /dev/shm is a file system of this size; 0: a directory of the writable layer */
+  RAMET_TAG_IO_BYTES = 87, /* u64: bytes a second that may be read from each disk, and written; 0: any */
   /* command */
   RAMET_TAG_SIGNAL = 49, /* u32: for SIGNAL, from 1 to 64 */
   RAMET_TAG_COMMAND = 50, /* u32: number of the command in its sandbox */
@@ -212,6 +216,9 @@ enum ramet_tag {
   RAMET_TAG_MEMORY_PEAK = 81, /* u64: the most that everything together took, as far as somebody looked */
   RAMET_TAG_OOM_KILLS = 82, /* u64: processes that were killed because of the limit on memory */
   RAMET_TAG_DISK_FULL = 83, /* u32: 1 when nothing more could be written at the end */
+  RAMET_TAG_SHARED_BYTES = 89, /* u64: of MEMORY_BYTES, what others have as well */
+  RAMET_TAG_FILE_COUNT = 105, /* u64: files and directories in the writable layer; DISK_INODES: that may be */
+  RAMET_TAG_CPU_KILLED = 88, /* u32, init to core: 1 when all was killed for its processor time */
   RAMET_TAG_STARTED_NS = 80, /* u64, init to core, of RUN: CLOCK_MONOTONIC at the command's exec */
   /* roots */
   RAMET_TAG_DIR = 90, /* u32 mode, path */
@@ -346,6 +353,8 @@ enum ramet_reason {
   RAMET_REASON_KILLED = 3, /* by request, or because its owner went */
   RAMET_REASON_LOST = 4, /* init died unasked: a defect or the host's out-of-memory killer */
   RAMET_REASON_OOM = 5, /* killed because of the limit on memory */
+  RAMET_REASON_CPU = 7, /* killed because of the limit on processor time */
+  RAMET_REASON_IDLE = 8, /* nothing ran in the sandbox for as long as may be */
   RAMET_REASON_DISK = 6, /* a mapped file could not grow: SIGBUS, and the disk is full */
 };
 
@@ -383,6 +392,7 @@ enum ramet_step {
   RAMET_STEP_INIT_PTS = 45,
   RAMET_STEP_INIT_DEV = 46,
   RAMET_STEP_INIT_BOUNDING_SET = 47,
+  RAMET_STEP_INIT_VIEW = 39,
   /* core, hand-out */
   RAMET_STEP_UPPER = 50,
   RAMET_STEP_OVERLAY = 51,
@@ -451,7 +461,7 @@ enum ramet_step {
   RAMET_STEP_CHILD_SECCOMP = 150,
   RAMET_STEP_CHILD_FAMILY = 151,
   RAMET_STEP_CHILD_MEMORY = 152,
-  RAMET_STEP_CHILD_CGROUP = 153, /* by init */
+  RAMET_STEP_CHILD_CGROUP = 153,
 };
 
 #endif

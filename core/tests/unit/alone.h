@@ -211,6 +211,14 @@ root_release(struct root *root)
   (void)root;
 }
 
+int
+root_uppers(const struct root *root, int fds[RAMET_LAYERS_MAX])
+{
+  (void)root;
+  (void)fds;
+  return 0;
+}
+
 /* No snapshots here: forks have tests of their own in tests/system/core. */
 struct snapshot *
 snapshot_find(uint32_t id)
@@ -255,7 +263,7 @@ snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t *end)
 }
 
 int
-snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, const struct spawn_ends *ends,
+snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, struct spawn_ends *ends,
                struct err *err)
 {
   (void)snapshot;

@@ -35,8 +35,8 @@ holds(const char *name, const char *text)
 static void
 what_is_no_list_of_controllers_is_refused(void)
 {
-  static const char *const bad[] = {"",         "2",          "3 dir=0 memory", "2 memory=0",
-                                    "1 memory", "2 dir=0 io", "1 dir=0",        "x"};
+  static const char *const bad[] = {"",        "2", "3 dir=0 memory", "2 memory=0", "1 memory", "2 dir=0 misc",
+                                    "1 dir=0", "x"};
 
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
     CHECK(cgroups_take(bad[i]) < 0);
@@ -69,6 +69,25 @@ only_limits_that_differ_are_written(void)
   put("s7/memory.max", "as it was");
   CHECK(cgroups_limit(7, &less, &some, &err) == 0);
   CHECK(holds("s7/memory.max", "as it was") && holds("s7/cpu.max", "max 100000"));
+}
+
+static void
+disks_are_bounded_one_by_one(void)
+{
+  static const char *const bad[] = {"8", "8:", "8:0;", "8:0,x", ","};
+  const struct cgroup_limits none = {0}, some = {.io = 1 << 20};
+  struct err err = {0};
+  char text[64];
+
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+    CHECK(cgroups_take_disks(bad[i]) < 0);
+  snprintf(text, sizeof text, "2 dir=%d memory cpu pids io", dir);
+  CHECK(cgroups_take(text) == 0 && cgroups_take_disks("8:0,259:3") == 0);
+  CHECK(strcmp(cgroups_told(), "2 memory cpu pids io") == 0 && cgroups_control_io());
+  CHECK(cgroups_limit(7, &some, &none, &err) == 0 && holds("s7/io.max", "259:3 wbps=1048576"));
+  CHECK(cgroups_limit(7, &none, &some, &err) == 0 && holds("s7/io.max", "259:3 wbps=max"));
+  CHECK(cgroups_take_disks("") == 0 && !cgroups_control_io());
+  CHECK(strcmp(cgroups_told(), "2 memory cpu pids") == 0);
 }
 
 static void
@@ -105,8 +124,8 @@ what_is_busy_is_removed_later(void)
 int
 main(void)
 {
-  static const char *const files[] = {"memory.max", "memory.swap.max", "cpu.max",
-                                      "pids.max",   "memory.peak",     "memory.events"};
+  static const char *const files[] = {"memory.max",  "memory.swap.max", "cpu.max", "pids.max",
+                                      "memory.peak", "memory.events",   "io.max"};
   char name[40];
 
   NEED(mkdtemp(top) != NULL);
@@ -119,6 +138,7 @@ main(void)
   RUN(what_is_no_list_of_controllers_is_refused);
   RUN(what_was_taken_is_told);
   RUN(only_limits_that_differ_are_written);
+  RUN(disks_are_bounded_one_by_one);
   RUN(a_limit_that_cannot_be_written_is_an_error);
   RUN(peak_and_kills_are_read);
   RUN(what_is_busy_is_removed_later);

@@ -24,11 +24,12 @@ belongs(enum sandbox_state state, uint16_t kind)
   case SANDBOX_BORN:
     return kind == RAMET_INIT_PREPARED || kind == RAMET_INIT_FAILED;
   case SANDBOX_STARTING:
-    return kind == RAMET_INIT_ENTERED || kind == RAMET_INIT_FAILED;
+    return kind == RAMET_INIT_ENTERED || kind == RAMET_INIT_FAILED || kind == RAMET_INIT_IDLE;
   case SANDBOX_RUNNING:
-    return kind == RAMET_INIT_EXITED || kind == RAMET_INIT_FAILED;
+    return kind == RAMET_INIT_EXITED || kind == RAMET_INIT_FAILED || kind == RAMET_INIT_IDLE;
   case SANDBOX_STANDING:
-    return kind == RAMET_INIT_SPAWNED || kind == RAMET_INIT_EXITED || kind == RAMET_INIT_FAILED;
+    return kind == RAMET_INIT_SPAWNED || kind == RAMET_INIT_EXITED || kind == RAMET_INIT_FAILED ||
+           kind == RAMET_INIT_IDLE;
   case SANDBOX_POOLED:
   case SANDBOX_ENDING:
   case SANDBOX_STATES:
@@ -271,6 +272,26 @@ a_standing_sandbox_whose_init_does_not_say_that_it_ended_is_killed(void)
 }
 
 static void
+a_sandbox_in_which_nothing_runs_is_ended_for_that(void)
+{
+  struct sandbox *sandbox = sandbox_in(SANDBOX_STANDING, false);
+  struct writer message = exit_message(SIGKILL);
+
+  say(sandbox, RAMET_INIT_IDLE, 0, NULL);
+  say(sandbox, RAMET_INIT_IDLE, 0, NULL); /* again, which changes nothing */
+  CHECK(sandbox->state == SANDBOX_STANDING && told_count == 0);
+  say(sandbox, RAMET_INIT_ENDED, 0, &message);
+  CHECK(told_count == 1 && told_ended(&told[0], 0, RAMET_REASON_IDLE));
+  die(sandbox);
+  sandbox = sandbox_in(SANDBOX_RUNNING, true);
+  message = exit_message(SIGKILL);
+  say(sandbox, RAMET_INIT_IDLE, 0, NULL);
+  say(sandbox, RAMET_INIT_EXITED, 0, &message);
+  CHECK(told_count == 1 && told_ended(&told[0], REQUEST, RAMET_REASON_IDLE));
+  die(sandbox);
+}
+
+static void
 an_end_that_nobody_asked_for_is_hostile(void)
 {
   struct sandbox *sandbox = sandbox_in(SANDBOX_STANDING, false);
@@ -397,6 +418,7 @@ main(void)
   RUN(a_run_whose_init_cannot_be_told_is_killed_at_its_deadline);
   RUN(a_kill_ends_a_standing_sandbox_with_an_event);
   RUN(a_standing_sandbox_whose_init_does_not_say_that_it_ended_is_killed);
+  RUN(a_sandbox_in_which_nothing_runs_is_ended_for_that);
   RUN(an_end_that_nobody_asked_for_is_hostile);
   RUN(a_create_that_ends_before_it_stands_is_answered);
   RUN(a_process_that_does_not_die_is_told_as_lingering_once);

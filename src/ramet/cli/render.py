@@ -56,7 +56,9 @@ def how_it_ended(result: CommandResult) -> str:
     limit = BY_NAME.get(result.limit or "")
     if result.reason == "timeout":
         return "out of time, every process killed"
-    if result.reason in {"oom", "disk"} and limit:
+    if result.reason == "idle":
+        return "nothing in it ran for too long (--idle)"
+    if result.reason in {"oom", "disk", "cpu"} and limit:
         value = amount(result.limit_value or 0, limit.unit)
         return f"more than its {limit.name} of {value} ({limit.option})"
     if result.reason == "signal":

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from ramet._descriptors import close_all
 from ramet.client._held import Held
 from ramet.errors import RametError
+from ramet.models.limits import without_memory
 from ramet.models.sandboxes import ForkLaneInfo, ForkLaneRequest, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -360,7 +361,7 @@ class Forking:
             metadata=self._children[asked.number].metadata,
             # One that was forked ahead was told of a life before this one.
             epoch=common.epoch + (asked.channel is None),
-            cgroups="" if found.u64(p.TAG_WATCH) else common.cgroups,
+            cgroups=without_memory(common.cgroups) if found.u64(p.TAG_WATCH) else common.cgroups,
         )
         held = Held(info, [asked.session.detach(), *channel.take_ours()], CoreLine)
         held.known = self._known

@@ -28,8 +28,9 @@ from ramet.daemon.logs import Log
 from ramet.daemon.server import Server
 from ramet.engine import memory
 from ramet.engine.cores import Cores, Settings, Spawn
+from ramet.engine.plan import PERIOD_US
 from ramet.errors import DaemonLost, DaemonStartError, InvalidRequest, RametError
-from ramet.models.limits import parse_seconds, parse_size
+from ramet.models.limits import BY_NAME, parse_limit, parse_seconds, parse_size
 from ramet.native.cgroups import Place, find_place
 from ramet.wire.places import DAEMON_SOCKET, LOCK, LOG, is_named, make_runtime, runtime_path
 
@@ -38,6 +39,8 @@ GRACE_S = 10.0
 LOCK_TIMEOUT_S = 20.0
 BACKLOG = 1024
 TICK_S = 30.0
+TOTALS = {"memory": "memory", "cpus": "cpus", "processes": "processes", "sandboxes": "processes"}
+"""Totals of the daemon, and the limit whose unit and bounds each has."""
 
 
 class Starter:
@@ -87,6 +90,7 @@ def serve(
                 snapshot_memory=_snapshot_memory(),
                 memory_reserve=_memory_reserve(),
                 place=_cgroups(),
+                totals=_totals(),
             )
             asyncio.run(live(settings, Log(log), starter, idle))
     except Exception as error:  # noqa: BLE001  the last stop: told to the starter and to the log
@@ -133,6 +137,17 @@ def _snapshot_memory() -> int:
 def _memory_reserve() -> int:
     text = os.environ.get("RAMET_MEMORY_RESERVE")
     return parse_size(text, "RAMET_MEMORY_RESERVE") if text else 0
+
+
+def _totals() -> str:
+    """What all sandboxes together may be promised, as core reads it."""
+    found = []
+    for name, limit in TOTALS.items():
+        variable = f"RAMET_TOTAL_{name.upper()}"
+        if text := os.environ.get(variable):
+            number = parse_limit(BY_NAME[limit], text, variable)
+            found.append(f"{name}={int(number * PERIOD_US) if name == 'cpus' else number}")
+    return ",".join(found)
 
 
 def _cgroups() -> Place:

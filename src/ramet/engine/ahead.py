@@ -51,8 +51,14 @@ class Ahead:
         self,
         make: Callable[[Image], Awaitable[Ready]],
         spawn: Callable[[Coroutine[Any, Any, object]], object],
+        *,
+        bounded: bool = False,
     ) -> None:
-        """`make` gives a child of an image; `spawn` runs a coroutine in the daemon's task group."""
+        """`make` gives a child of an image; `spawn` runs a coroutine in the daemon's task group.
+
+        `bounded`: all sandboxes together are, so none is made that nobody has asked for.
+        """
+        self._bounded = bounded
         self._make = make
         self._spawn = spawn
         self._ready: dict[str, dict[int, Sandbox]] = {}
@@ -86,7 +92,7 @@ class Ahead:
             self._spawn(self._fill(image, image.name))
 
     def _lacks(self, image: Image) -> bool:
-        if self._closed.is_set() or image.dropped:
+        if self._closed.is_set() or self._bounded or image.dropped:
             return False
         return len(self._ready.get(image.name or "", ())) < wanted_ahead(image)
 

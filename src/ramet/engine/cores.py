@@ -116,8 +116,8 @@ class Settings:
     `snapshot_memory` are the bytes that snapshots may take in memory, 0: any. `private` are paths that no
     root shows. `data` is where snapshots are kept, by default where the
     environment says. `memory_reserve` are the bytes that the machine keeps, 0: core's choice.
-    `place` is where sandboxes can have cgroups. `lends`: mounts are lent to core, which real root's core
-    needs.
+    `place` is where sandboxes can have cgroups. `totals` bounds all sandboxes together. `lends`: mounts are
+    lent to core, which real root's core needs.
     """
 
     directory: int
@@ -131,6 +131,7 @@ class Settings:
     snapshot_memory: int = 0
     memory_reserve: int = 0
     place: cgroups.Place = cgroups.NOWHERE
+    totals: str = ""
     lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
 
     def core_program(self) -> Path:
@@ -258,6 +259,7 @@ class Cores:
                 spill=overflow,
                 memory_reserve=settings.memory_reserve,
                 place=settings.place,
+                totals=settings.totals,
             )
             try:
                 return start_core(start)

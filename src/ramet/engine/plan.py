@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ramet.engine import memory
 from ramet.engine.root import Dir, File, RootSpec, Symlink
 from ramet.errors import InvalidRequest
-from ramet.models.limits import LIMITS, Limits, check_enforceable
+from ramet.models.limits import BY_NAME, LIMITS, Limits, check_enforceable
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, text, u32, u64
 from ramet.native.runs import STREAM_TAGS
@@ -138,6 +138,10 @@ def limits_part(limits: Limits, cgroups: str) -> bytes:
             u64(p.TAG_DISK_BYTES, limits.writable),
             u64(p.TAG_DISK_INODES, limits.inodes),
             u64(p.TAG_PROCESSES, _processes(limits)),
+            u64(p.TAG_CPU_NS, int(limits.cpu_seconds * 1e9)),
+            u64(p.TAG_IDLE_NS_MAX, int(limits.idle * 1e9)),
+            u64(p.TAG_SHM_BYTES, limits.shm),
+            u64(p.TAG_IO_BYTES, 0 if limits.io >= BY_NAME["io"].default else limits.io),
             *rlimit_parts(limits),
         )
     )

@@ -53,8 +53,9 @@ _PRIVATE_VARIABLES = (
     "XDG_STATE_HOME",
 )
 
-# No /sys: it is the host's hardware, and nothing in it can be made private.
-_MOUNT_POINTS = (Dir("/dev"), Dir("/proc", 0o555))
+# Of /sys nothing but what core says there of the own limits: it is the host's hardware, and nothing in it can
+# be made private.
+_MOUNT_POINTS = (Dir("/dev"), Dir("/proc", 0o555), Dir("/sys"), Dir("/sys/fs"), Dir("/sys/fs/cgroup"))
 _TMP = Dir("/tmp", 0o1777)  # noqa: S108 -- a path inside
 _SKELETON = (
     Dir("/"),

@@ -25,7 +25,15 @@ from ramet.engine.events import Events
 from ramet.engine.lineage import Ancestry
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
-from ramet.errors import DaemonLost, InternalError, InvalidRequest, RametError, SandboxEnded, Unforkable
+from ramet.errors import (
+    DaemonLost,
+    InternalError,
+    InvalidRequest,
+    LimitUnsupported,
+    RametError,
+    SandboxEnded,
+    Unforkable,
+)
 from ramet.models.names import near
 from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest
 from ramet.native import _protocol as p
@@ -78,7 +86,7 @@ class Sandboxes:
     def __init__(self, cores: Cores) -> None:
         archive = Archive(cores.settings.data)
         self.snapshots = Snapshots(archive, cores.ensure, self._snapshot_kept)
-        self.ahead = Ahead(self._make_ahead, cores.spawn)
+        self.ahead = Ahead(self._make_ahead, cores.spawn, bounded=bool(cores.settings.totals))
         self.events = Events()
         self.lineage = Ancestry(
             archive, cores.settings.path, cores.spawn, self._all_living, self._lineage_rebuilt
@@ -276,9 +284,11 @@ class Sandboxes:
             self._check_name(one.name)
         if request.snapshot is not None:
             image = await self.snapshots.find(request.snapshot)
+            _check_limits_of(request, image.limits)
             with image.used():
                 return ForkReport(errors=await self._children(image, request, [], deliver, wanted))
         sandbox = await self.find(request.sandbox or "")
+        _check_limits_of(request, sandbox.limits)
         channels: list[Channel] = []
         sandbox.attach()
         try:
@@ -415,6 +425,7 @@ class Sandboxes:
             like.ground = source.ground
             return source.core, _fork_lane(like, 0, ahead=False)
         image = await self.snapshots.find(request.snapshot)
+        _check_own(image.limits, request.limits)
         limits = image.limits.replace(**request.limits) if request.limits else image.limits
         child = Sandbox(image.core, 0, _origin_of_child(image, {}), limits=limits)
         child.ground = image.ground_of_children()
@@ -762,6 +773,24 @@ def _origin_of_child(image: Image, metadata: Mapping[str, str]) -> Origin:
         epoch=image.epoch + 1,
         metadata=metadata,
     )
+
+
+def _check_limits_of(request: ForkRequest, parents: Limits) -> None:
+    """Before anything is made. Raises LimitUnsupported."""
+    for child in request.children:
+        _check_own(parents, child.limits)
+
+
+def _check_own(parents: Limits, own: Mapping[str, int | float]) -> None:
+    """Refuse more than a copied process can have. Raises LimitUnsupported."""
+    if own.get("cpu_seconds", 0) > parents.cpu_seconds:
+        raise LimitUnsupported(
+            "limit_unsupported",
+            f"limits.cpu_seconds: {own['cpu_seconds']} are more than its parent's, {parents.cpu_seconds}, "
+            "which are a limit of each process that a fork copies",
+            field="limits.cpu_seconds",
+            hint="give the parent more, or the fork as much or less",
+        )
 
 
 def _plan_of_children(core: Core, snapshot: int, kernel: KernelRef | None, limits: Limits) -> bytes:

@@ -13,7 +13,7 @@ from ramet._descriptors import close_all, copies
 from ramet.engine.drain import Drain
 from ramet.engine.durable import Ground
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
-from ramet.models.limits import Limits
+from ramet.models.limits import Limits, without_memory
 from ramet.models.operations import RunEnd
 from ramet.models.sandboxes import KernelRef, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
@@ -133,7 +133,7 @@ class Sandbox:
     @property
     def cgroups(self) -> str:
         """Which cgroups hold its limits, as in `ramet.models.limits.enforced_by`."""
-        return "" if self.watched else self.core.cgroups
+        return without_memory(self.core.cgroups) if self.watched else self.core.cgroups
 
     @property
     def shown(self) -> bool:

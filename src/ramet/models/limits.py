@@ -67,15 +67,22 @@ LIMITS: tuple[LimitSpec, ...] = (
               "tmpfs", "bytes written to the root, held in RAM", "--disk"),
     LimitSpec("inodes", "count", 262_144, 16, 1 << 31,
               "tmpfs", "files and directories written to the root", "--inodes"),
+    LimitSpec("shm", "bytes", 0, 0, 64 * TIB,
+              "tmpfs", "size of /dev/shm, held in RAM; 0: a part of --disk", "--shm"),
+    LimitSpec("io", "bytes", 1 * TIB, 64 * KIB, 1 * TIB,
+              MACHINE, "bytes a second read from each disk, and written", "--io", controller="io"),
     LimitSpec("address_space", "bytes", 32 * TIB, 16 * MIB, 128 * TIB,
               "rlimit", "address space of one process", "--address-space", "AS"),
     LimitSpec("cpu_seconds", "seconds", 86_400, 1, 365 * 86_400,
-              "rlimit", "processor time of one process", "--cpu-seconds", "CPU"),
+              "rlimit and core watcher", "processor time of all processes together", "--cpu-seconds", "CPU"),
     LimitSpec("wall", "seconds", 300.0, 0.001, WALL_MAX_S,
               "core watchdog", "time from the request to the end", "--timeout"),
+    LimitSpec("idle", "seconds", 86_400.0, 0.1, WALL_MAX_S,
+              WATCHER, "time in which nothing in the sandbox runs", "--idle"),
     LimitSpec("output", "bytes", 8 * MIB, 0, 1 * GIB,
               "client", "bytes kept of each output stream, half head, half tail", "--output"),
 )  # fmt: skip
+PAGE = 4096
 DISK_SHARE = 0.75
 """Of a limit on memory that was asked for, what may be written, unless that was asked for too."""
 BY_NAME: Mapping[str, LimitSpec] = MappingProxyType({spec.name: spec for spec in LIMITS})
@@ -91,6 +98,11 @@ def enforced_by(cgroups: str) -> Mapping[str, str]:
             for spec in LIMITS
         }
     )
+
+
+def without_memory(cgroups: str) -> str:
+    """What of these cgroups holds limits of a sandbox whose memory its init watches."""
+    return " ".join([word for word in cgroups.split() if word != "memory"])
 
 
 ENFORCED_BY = enforced_by("")
@@ -190,9 +202,12 @@ class Limits:
     file_size: int
     disk: int
     inodes: int
+    shm: int
+    io: int
     address_space: int
     cpu_seconds: int
     wall: float
+    idle: float
     output: int
 
     def __init__(
@@ -205,22 +220,33 @@ class Limits:
         file_size: int | str | None = None,
         disk: int | str | None = None,
         inodes: int | str | None = None,
+        shm: int | str | None = None,
+        io: int | str | None = None,
         address_space: int | str | None = None,
         cpu_seconds: float | str | None = None,
         wall: float | str | None = None,
+        idle: float | str | None = None,
         output: int | str | None = None,
         **unsupported: object,
     ) -> None:
         for name, value in unsupported.items():
             if value is not None:
                 raise unsupported_limit(name)
-        sizes = (processes, open_files, file_size, disk, inodes, address_space, cpu_seconds, wall, output)
-        for spec, given in zip(LIMITS, (memory, cpus, *sizes), strict=True):
+        counts = (memory, cpus, processes, open_files)
+        sizes = (file_size, disk, inodes, shm, io, address_space)
+        for spec, given in zip(LIMITS, (*counts, *sizes, cpu_seconds, wall, idle, output), strict=True):
             number = spec.default if given is None else parse_limit(spec, given, f"limits.{spec.name}")
             object.__setattr__(self, spec.name, number)
-        if memory is not None and disk is not None and self.disk > self.memory:
-            text = f"{self.disk} bytes are more than limits.memory, {self.memory}, of which they are a part"
-            raise InvalidRequest.of("limits.disk", text, code="out_of_range")
+        for name, given in (("disk", disk), ("shm", shm)):
+            if memory is not None and given is not None and getattr(self, name) > self.memory:
+                text = f"{getattr(self, name)} bytes are more than limits.memory, {self.memory}"
+                raise InvalidRequest.of(
+                    f"limits.{name}", f"{text}, of which they are a part", code="out_of_range"
+                )
+        if 0 < self.shm < PAGE:
+            raise InvalidRequest.of(
+                "limits.shm", f"{self.shm} bytes are less than a page", code="out_of_range"
+            )
 
     @classmethod
     def of(cls, value: Limits | Mapping[str, Any] | None) -> Limits:
@@ -253,8 +279,8 @@ class Limits:
 
     @property
     def takeable(self) -> int:
-        """The memory that may be taken: ``memory``, and what was asked for of ``disk`` beyond its default."""
-        more = max(0, self.disk - int(BY_NAME["disk"].default))
+        """The memory that may be taken: ``memory``, and ``shm``, and of ``disk`` what exceeds its default."""
+        more = max(0, self.disk - int(BY_NAME["disk"].default)) + self.shm
         return self.memory if "memory" in self.asked() else self.memory + more
 
     def without_deadline(self) -> Self:
@@ -289,6 +315,14 @@ def check_enforceable(limits: Limits, cgroups: str, processors: int) -> None:
             field="limits.cpus",
             hint="`ramet doctor` says what is missing for cgroups; without them a limit below the machine's "
             "processors is refused",
+        )
+    if limits.io < BY_NAME["io"].default and "io" not in cgroups.split():
+        raise LimitUnsupported(
+            "limit_unsupported",
+            "limits.io: cannot be bounded without a cgroup that controls disks, and a disk",
+            field="limits.io",
+            hint="what a sandbox writes is in memory and reaches no disk; `ramet doctor` says which cgroups "
+            "there are",
         )
 
 

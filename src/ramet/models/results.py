@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
     from ramet.models.operations import RunEnd
 
-Reason = Literal["exit", "signal", "timeout", "oom", "disk", "killed", "lost"]
+Reason = Literal["exit", "signal", "timeout", "oom", "disk", "cpu", "idle", "killed", "lost"]
 EXIT_TIMEOUT = 124
 """Exit code of a command that ran out of time, as of timeout(1)."""
 
-_LIMIT_OF_REASON = MappingProxyType({"timeout": "wall", "oom": "memory", "disk": "disk"})
+_LIMIT_OF_REASON = MappingProxyType(
+    {"timeout": "wall", "oom": "memory", "disk": "disk", "cpu": "cpu_seconds", "idle": "idle"}
+)
 _LIMIT_OF_SIGNAL = MappingProxyType({"SIGXCPU": "cpu_seconds", "SIGXFSZ": "file_size"})
 
 
@@ -83,7 +85,8 @@ class CommandResult:
     `exit_code` is the command's own; 124 when it ran out of time; 128+n when signal n ended it. `reason` says
     who ended it: ``exit`` (itself), ``signal`` (a signal of its own making or the kernel's, named in
     `signal`), ``timeout``, ``oom`` (it, or what it waited for, was killed for the limit ``memory``), ``disk``
-    (a file that it had mapped could not grow), ``killed`` (by request or because its owner went), ``lost``
+    (a file that it had mapped could not grow), ``cpu`` (it went on after SIGXCPU), ``idle`` (nothing in its
+    sandbox ran for so long), ``killed`` (by request or because its owner went), ``lost``
     (the sandbox's init was killed from outside). `limit` names the limit that ended it, where that is known;
     `limit_value` is that limit, and `peak` what was used of it, where that is measured.
 
@@ -211,7 +214,11 @@ def result_of(
 ) -> CommandResult:
     """The result of a command with these limits, which ended so and wrote that."""
     limit = limit_of(end.reason, end.signal)
-    peaks = {"memory": end.memory_peak, "disk": end.disk_bytes}
+    peaks = {
+        "memory": end.memory_peak,
+        "disk": end.disk_bytes,
+        "cpu_seconds": round((end.user_ms + end.system_ms) / 1e3),
+    }
     return CommandResult(
         exit_code=end.exit_code,
         reason=end.reason,

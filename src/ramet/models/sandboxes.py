@@ -46,8 +46,13 @@ PAUSED = "paused"
 """What of a snapshot's metadata says that its sandbox was paused: the name that it had."""
 BUILT_IN = {"python": "python", "bash": "bash", "node": "node", "base": "bash"}
 """Names of templates that are made on their first use, and the kernels in them."""
-FORK_LIMITS = ("memory", "cpus", "disk", "inodes", "wall", "output")
-"""Limits that a child can have otherwise than its parent: those that are not in the copied process."""
+FORK_LIMITS = (
+    "memory", "cpus", "disk", "inodes", "shm", "io", "cpu_seconds", "wall", "idle", "output",
+)  # fmt: skip
+"""Limits that a child can have otherwise than its parent: those that are not in the copied process.
+
+Each process has ``cpu_seconds`` as a resource limit too: a child can have less than its parent, not more.
+"""
 
 
 def _ttl(value: object, *, detach: bool) -> float | None:
@@ -724,6 +729,8 @@ class SandboxInfo:
             return f"exit code {end.exit_code}"
         if end.reason == "timeout":
             return "its time was up"
+        if end.reason == "idle":
+            return "nothing in it ran for too long"
         if limit := limit_of(end.reason, None):
             return f"its limit of {limit} was exceeded"
         return end.signal or f"{end.reason}: {self.note or 'nobody said why'}"
@@ -745,7 +752,9 @@ class Metrics:
     """What a sandbox uses at the moment.
 
     Times are of its processes, those that ended too. `memory_bytes` is the sum of what is resident of each:
-    pages that processes share count for each of them. `disk_bytes` of `disk_limit` are written to its files.
+    pages that processes share count for each of them. `shared_bytes` of it others have as well: the snapshot
+    that it was forked from, its other forks, whoever runs the same programs. `disk_bytes` of `disk_limit` are
+    written to its files, which are `files` of `files_limit` files and directories.
     """
 
     user_ms: float
@@ -755,10 +764,18 @@ class Metrics:
     threads: int
     disk_bytes: int
     disk_limit: int
+    files: int = 0
+    files_limit: int = 0
+    shared_bytes: int = 0
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether nothing more can be written: ``ENOSPC`` inside."""
+        return self.disk_bytes >= self.disk_limit or 0 < self.files_limit <= self.files
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "disk_full": self.disk_full}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

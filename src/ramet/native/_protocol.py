@@ -98,6 +98,7 @@ INIT_EXITED = 83
 INIT_FAILED = 84
 INIT_ENDED = 85
 INIT_CONNECTED = 86
+INIT_IDLE = 87
 TRACER_TWIN = 96
 
 # enum ramet_tag
@@ -137,7 +138,10 @@ TAG_FAULT = 42
 TAG_MEMORY = 43
 TAG_WATCH = 44
 TAG_CPU_QUOTA = 45
-TAG_ENTRANCES = 46
+TAG_CPU_NS = 84
+TAG_IDLE_NS_MAX = 85
+TAG_SHM_BYTES = 86
+TAG_IO_BYTES = 87
 TAG_SIGNAL = 49
 TAG_COMMAND = 50
 TAG_ARG = 51
@@ -174,6 +178,9 @@ TAG_SETUP_NS = 79
 TAG_MEMORY_PEAK = 81
 TAG_OOM_KILLS = 82
 TAG_DISK_FULL = 83
+TAG_SHARED_BYTES = 89
+TAG_FILE_COUNT = 105
+TAG_CPU_KILLED = 88
 TAG_STARTED_NS = 80
 TAG_DIR = 90
 TAG_LINK = 91
@@ -241,6 +248,8 @@ REASON_TIMEOUT = 2
 REASON_KILLED = 3
 REASON_LOST = 4
 REASON_OOM = 5
+REASON_CPU = 7
+REASON_IDLE = 8
 REASON_DISK = 6
 
 # enum ramet_step
@@ -271,6 +280,7 @@ STEP_INIT_MASK_PROC = 44
 STEP_INIT_PTS = 45
 STEP_INIT_DEV = 46
 STEP_INIT_BOUNDING_SET = 47
+STEP_INIT_VIEW = 39
 STEP_UPPER = 50
 STEP_OVERLAY = 51
 STEP_CLONE_BINDS = 52
@@ -403,6 +413,7 @@ KIND_NAMES = MappingProxyType(
         84: "init_failed",
         85: "init_ended",
         86: "init_connected",
+        87: "init_idle",
         96: "tracer_twin",
     }
 )
@@ -436,6 +447,7 @@ STEP_NAMES = MappingProxyType(
         45: "init_pts",
         46: "init_dev",
         47: "init_bounding_set",
+        39: "init_view",
         50: "upper",
         51: "overlay",
         52: "clone_binds",
@@ -510,6 +522,8 @@ REASON_NAMES = MappingProxyType(
         3: "killed",
         4: "lost",
         5: "oom",
+        7: "cpu",
+        8: "idle",
         6: "disk",
     }
 )
@@ -552,7 +566,10 @@ TAG_NAMES = MappingProxyType(
         43: "memory",
         44: "watch",
         45: "cpu_quota",
-        46: "entrances",
+        84: "cpu_ns",
+        85: "idle_ns_max",
+        86: "shm_bytes",
+        87: "io_bytes",
         49: "signal",
         50: "command",
         51: "arg",
@@ -589,6 +606,9 @@ TAG_NAMES = MappingProxyType(
         81: "memory_peak",
         82: "oom_kills",
         83: "disk_full",
+        89: "shared_bytes",
+        105: "file_count",
+        88: "cpu_killed",
         80: "started_ns",
         90: "dir",
         91: "link",

@@ -17,7 +17,9 @@ from pathlib import Path
 
 NOTE = "cgroups"
 """File in the runtime directory: one directory a line."""
-WANTED = ("memory", "cpu", "pids")
+WANTED = ("memory", "cpu", "pids", "io")
+OLD_NAMES = {"io": "blkio"}
+"""What version 1 calls a controller, where that is something else."""
 PREFIX = "ramet-"
 ABANDONED_S = 60.0
 SHARES = 4 * 1024
@@ -72,7 +74,7 @@ def find_place(proc: str = "/proc/self", root: str = "") -> Place:
             return place
         reason = place.why or reason
     parents = []
-    for controller in WANTED:
+    for controller in [OLD_NAMES.get(name, name) for name in WANTED]:
         if (mount := legacy.get(controller)) is not None and controller in own:
             directory = _below(mount, own[controller])
             if directory is not None and _writable(directory):

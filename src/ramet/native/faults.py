@@ -11,6 +11,10 @@ from ramet.native import frames
 _NO_ROOM = {
     "no_memory": "end sandboxes or other programs, or lower RAMET_MEMORY_RESERVE",
     "too_many_sandboxes": "end some",
+    **{
+        f"total_{name}": f"end some sandboxes, ask for smaller limits, or raise RAMET_TOTAL_{name.upper()}"
+        for name in ("memory", "cpus", "processes", "sandboxes")
+    },
 }
 
 

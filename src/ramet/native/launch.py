@@ -15,6 +15,7 @@ from ramet._descriptors import close_all
 from ramet.errors import DaemonStartError, IsolationError, RametError
 from ramet.native import _protocol as p
 from ramet.native import cgroups, frames
+from ramet.native.disks import disks
 from ramet.native.faults import error_of
 from ramet.native.ids import Ids, choose_ids
 
@@ -31,7 +32,7 @@ class Start:
     `snapshot_memory` are the bytes that snapshots may take in memory, 0: any; `spill` is a directory for
     what exceeds them, if there is one. `memory_reserve` are the bytes
     that the machine keeps, 0: core's choice. `place` is where sandboxes can have cgroups; they are noted in
-    `runtime_dir`.
+    `runtime_dir`. `totals` are the bounds of all sandboxes together, as core reads them.
     """
 
     program: Path
@@ -44,6 +45,7 @@ class Start:
     spill: int | None = None
     memory_reserve: int = 0
     place: cgroups.Place = cgroups.NOWHERE
+    totals: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ def command_line(
         "gid-map": ids.gids,
         "newidmap": ids.helpers,
         "cgroups": None if given is None else given.option,
+        "disks": None if given is None else ",".join(disks()) or None,
+        "totals": start.totals or None,
     }
     asked = {name: value for name, value in options.items() if value is not None}
     words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]

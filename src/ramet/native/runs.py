@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ramet.errors import InvalidRequest, IsolationError, RametError
+from ramet.models.limits import without_memory
 from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT, Reason, signal_name
 from ramet.native import _protocol as p
@@ -28,6 +29,8 @@ _REASONS: dict[int, Reason] = {
     p.REASON_LOST: "lost",
     p.REASON_OOM: "oom",
     p.REASON_DISK: "disk",
+    p.REASON_CPU: "cpu",
+    p.REASON_IDLE: "idle",
 }
 _OWN_END = frozenset({"exit", "oom"})
 _CWD_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG})
@@ -86,7 +89,7 @@ def run_end(frame: Frame, *, single_uid: bool, cgroups: str) -> RunEnd:
         lingering=bool(found.u32(p.TAG_LINGERING)),
         memory_limit=found.u64(p.TAG_MEMORY),
         disk_limit=found.u64(p.TAG_DISK_BYTES),
-        cgroups="" if found.u64(p.TAG_WATCH) else cgroups,
+        cgroups=without_memory(cgroups) if found.u64(p.TAG_WATCH) else cgroups,
     )
 
 
@@ -97,7 +100,7 @@ def end_of(found: Attributes) -> RunEnd:
     if reason is None:
         raise FrameError("unknown reason")
     signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if reason == "timeout":
+    if reason in {"timeout", "idle"}:
         code = EXIT_TIMEOUT
     elif signal:
         code = 128 + signal

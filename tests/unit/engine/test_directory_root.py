@@ -35,13 +35,16 @@ def test_what_is_missing_to_mount_on_is_made_above_the_layer(root):
         Dir("/", 0o755),
         Dir("/dev"),
         Dir("/proc", 0o555),
+        Dir("/sys"),
+        Dir("/sys/fs"),
+        Dir("/sys/fs/cgroup"),
         Dir("/tmp", 0o1777),
     )
 
 
 def test_what_is_there_is_left_as_it_is(root):
-    for name in ("dev", "proc", "tmp"):
-        (root / name).mkdir()
+    for name in ("dev", "proc", "tmp", "sys/fs/cgroup"):
+        (root / name).mkdir(parents=True)
     assert directory_root(root).entries == ()
 
 

@@ -75,7 +75,7 @@ def test_an_absurd_limit_is_refused_by_its_name(limit):
     assert len(caught.value.message) < 200
 
 
-@pytest.mark.parametrize("name", ["memory_mb", "pids", "shm", "io", "anything"])
+@pytest.mark.parametrize("name", ["memory_mb", "pids", "iops", "anything"])
 def test_a_limit_that_is_not_in_the_table_is_refused_by_name(name):
     for make in (lambda: Limits(**{name: "1G"}), lambda: Limits.of({name: "1G"})):
         with pytest.raises(LimitUnsupported) as caught:

@@ -125,7 +125,7 @@ def test_a_wrong_argument_is_named(make, field):
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("name", ["processes", "open_files", "file_size", "address_space", "cpu_seconds"])
+@pytest.mark.parametrize("name", ["processes", "open_files", "file_size", "address_space"])
 def test_a_limit_that_lives_in_the_process_is_refused_for_a_fork(name):
     with pytest.raises(LimitUnsupported) as caught:
         ForkRequest.of(sandbox="a", limits={name: 100})

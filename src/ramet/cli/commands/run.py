@@ -50,10 +50,13 @@ def run(
     pids: str | None = limit_option("processes"),
     disk: str | None = limit_option("disk"),
     inodes: str | None = limit_option("inodes"),
+    shm: str | None = limit_option("shm"),
+    io: str | None = limit_option("io"),
     open_files: str | None = limit_option("open_files"),
     file_size: str | None = limit_option("file_size"),
     address_space: str | None = limit_option("address_space"),
     cpu_seconds: str | None = limit_option("cpu_seconds"),
+    idle: str | None = limit_option("idle"),
     output: str | None = limit_option("output", "with --json, "),
     stdin: bool | None = typer.Option(
         None, "--stdin/--no-stdin", "-i/-n", help="Pass standard input on. Default: unless it is a terminal."
@@ -75,10 +78,13 @@ def run(
         "processes": pids,
         "disk": disk,
         "inodes": inodes,
+        "shm": shm,
+        "io": io,
         "open_files": open_files,
         "file_size": file_size,
         "address_space": address_space,
         "cpu_seconds": cpu_seconds,
+        "idle": idle,
         "output": output,
     }
     try:

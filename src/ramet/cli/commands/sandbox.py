@@ -61,10 +61,13 @@ def create(
     pids: str | None = limit_option("processes"),
     disk: str | None = limit_option("disk"),
     inodes: str | None = limit_option("inodes"),
+    shm: str | None = limit_option("shm"),
+    io: str | None = limit_option("io"),
     open_files: str | None = limit_option("open_files"),
     file_size: str | None = limit_option("file_size"),
     address_space: str | None = limit_option("address_space"),
     cpu_seconds: str | None = limit_option("cpu_seconds"),
+    idle: str | None = limit_option("idle"),
     as_json: bool = JSON,
 ) -> int:
     """Start a command in a sandbox that stays, and print the sandbox's id.
@@ -79,10 +82,13 @@ def create(
         "processes": pids,
         "disk": disk,
         "inodes": inodes,
+        "shm": shm,
+        "io": io,
         "open_files": open_files,
         "file_size": file_size,
         "address_space": address_space,
         "cpu_seconds": cpu_seconds,
+        "idle": idle,
     }
     arguments: dict[str, Any] = {
         "command": command_of(command or [], literal=ctx.meta.get(LITERAL) is True),
@@ -230,9 +236,10 @@ def stats(
     pairs(
         {
             "processor": f"{(found.user_ms + found.system_ms) / 1e3:.2f} s",
-            "memory": size(found.memory_bytes),
+            "memory": f"{size(found.memory_bytes)}, of which {size(found.shared_bytes)} are shared",
             "processes": f"{found.processes}, with {found.threads} threads",
-            "disk": f"{size(found.disk_bytes)} of {size(found.disk_limit)}",
+            "disk": f"{size(found.disk_bytes)} of {size(found.disk_limit)}{', full' * found.disk_full}",
+            "files": f"{found.files} of {found.files_limit}",
         }
     )
     return 0

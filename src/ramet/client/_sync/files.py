@@ -477,6 +477,9 @@ class Files:
             threads=found.u32(p.TAG_THREAD_COUNT),
             disk_bytes=found.u64(p.TAG_FILE_BYTES),
             disk_limit=found.u64(p.TAG_DISK_BYTES),
+            files=found.u64(p.TAG_FILE_COUNT),
+            files_limit=found.u64(p.TAG_DISK_INODES),
+            shared_bytes=found.u64(p.TAG_SHARED_BYTES),
         )
 
     # --- the way to the server ----------------------------------------------------------------------------

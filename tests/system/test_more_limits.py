@@ -1,0 +1,240 @@
+"""Limits on time, on /dev/shm, on disks, and on all sandboxes together."""
+
+# ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
+
+import os
+
+import pytest
+
+import ramet
+from ramet.errors import InvalidRequest, LimitUnsupported
+from ramet.native.cgroups import find_place
+from ramet.native.disks import disks
+
+PLACE = find_place()
+BURN = "import os\nfor _ in range({forks}): os.fork()\nwhile True: pass"
+ANSWER = """
+import os, sys
+for line in sys.stdin:
+    try: print(repr(eval(line)), flush=True)
+    except OSError as error: print(error.errno, flush=True)
+"""
+MIB = 1 << 20
+
+
+def ask(sandbox: ramet.Sandbox, what: str) -> str:
+    sandbox.stdin.write(f"{what}\n".encode())
+    return sandbox.stdout.readline().decode().strip()
+
+
+# --- processor time ---------------------------------------------------------------------------------------
+
+
+def test_processor_time_is_that_of_all_processes_together():
+    result = ramet.run(["python3", "-S", "-c", BURN.format(forks=2)], limits={"cpu_seconds": 1}, timeout=50)
+    assert (result.reason, result.signal, result.limit, result.limit_value) == (
+        "signal",
+        "SIGXCPU",
+        "cpu_seconds",
+        1,
+    )
+    assert result.usage.user_ms + result.usage.system_ms < 1900
+
+
+def test_of_processes_that_go_on_after_the_signal_none_is_left():
+    source = f"import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n{BURN.format(forks=2)}"
+    result = ramet.run(["python3", "-S", "-c", source], limits={"cpu_seconds": 1}, timeout=50)
+    assert (result.reason, result.exit_code, result.limit, result.limit_value) == (
+        "cpu",
+        137,
+        "cpu_seconds",
+        1,
+    )
+    assert result.peak == 2
+
+
+def test_time_of_processes_that_have_ended_counts():
+    line = 'while :; do timeout 0.1 sh -c "while :; do :; done"; done'
+    result = ramet.run(line, limits={"cpu_seconds": 1}, timeout=50)
+    assert (result.limit, result.timed_out) == ("cpu_seconds", False)
+
+
+def test_a_fork_begins_its_time_anew_and_has_no_more_than_its_parent():
+    with (
+        ramet.Sandbox(command=["python3", "-S", "-c", ANSWER], limits={"cpu_seconds": 100}) as parent,
+        parent.fork(limits={"cpu_seconds": 1}) as child,
+    ):
+        child.stdin.write(b"[os.fork(), [1 for _ in iter(int, 1)]]\n")
+        result = child.wait(timeout=50)
+        assert (result.reason, result.signal, result.limit) == ("signal", "SIGXCPU", "cpu_seconds")
+        assert ask(parent, "6 * 7") == "42"
+        with pytest.raises(LimitUnsupported) as caught:
+            parent.fork(limits={"cpu_seconds": 101})
+        assert caught.value.field == "limits.cpu_seconds"
+
+
+# --- standing idle ----------------------------------------------------------------------------------------
+
+
+def test_a_sandbox_in_which_nothing_runs_ends_and_says_why():
+    with ramet.Sandbox(command=["python3", "-S", "-c", ANSWER], limits={"idle": 0.3}) as sandbox:
+        result = sandbox.wait(timeout=50)
+    assert (result.reason, result.exit_code, result.limit, result.limit_value) == ("idle", 124, "idle", 0.3)
+    result = ramet.run("sleep 1000", limits={"idle": 0.3}, timeout=50)
+    assert (result.reason, result.limit, result.timed_out) == ("idle", "idle", False)
+
+
+def test_a_sandbox_in_which_something_runs_now_and_then_goes_on():
+    line = "for i in $(seq 40); do sleep 0.05; done"
+    assert ramet.run(line, limits={"idle": 1.5}, timeout=50).reason == "exit"
+
+
+def test_a_fork_stands_idle_by_itself():
+    with ramet.Sandbox(command=["python3", "-S", "-c", ANSWER]) as parent:
+        with parent.fork(2, limits=[{"idle": 0.3}, {}]) as (short, long):
+            assert short.wait(timeout=50).reason == "idle"
+            assert ask(long, "6 * 7") == "42"
+        assert ask(parent, "6 * 7") == "42"
+
+
+# --- /dev/shm ---------------------------------------------------------------------------------------------
+
+FILL = "os.write(os.open('/dev/shm/fill', 65), bytes({size} << 20))"
+
+
+def test_shared_memory_has_a_size_of_its_own_beside_the_disk():
+    line = "head -c 9M /dev/zero >/dev/shm/file; stat -c %s /dev/shm/file; head -c 1M /dev/zero >/tmp/file && echo fits"
+    result = ramet.run(line, limits={"shm": "4M", "disk": "2M"})
+    assert result.stdout.split() == [str(4 * MIB), "fits"]
+    assert result.usage.disk_bytes <= 2 * MIB
+    assert result.enforced_by["shm"] == "tmpfs"
+
+
+def test_shared_memory_of_a_fork_is_its_own_and_has_its_own_size():
+    with ramet.Sandbox(command=["python3", "-S", "-c", ANSWER], limits={"shm": "4M"}) as parent:
+        assert ask(parent, FILL.format(size=3)) == str(3 * MIB)
+        with parent.fork(2, limits=[{}, {"shm": "8M"}]) as (same, larger):
+            for child, blocks in ((same, 4), (larger, 8)):
+                assert ask(child, "os.stat('/dev/shm/fill').st_size") == str(3 * MIB)
+                assert ask(child, "os.statvfs('/dev/shm').f_blocks * 4 // 1024") == str(blocks)
+            assert ask(larger, FILL.format(size=7)) == str(7 * MIB)
+            assert ask(same, FILL.format(size=7)) == str(4 * MIB)
+        assert ask(parent, "os.stat('/dev/shm/fill').st_size") == str(3 * MIB)
+
+
+# --- disks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    "io" not in [name.replace("blkio", "io") for name, _ in PLACE.parents] or not disks(),
+    reason="no cgroup that controls disks, or no disk",
+)
+def test_what_is_read_from_a_disk_is_bounded():
+    source = """
+import mmap, os, time
+buffer = mmap.mmap(-1, 1 << 18)
+fd = os.open(os.path.realpath("/usr/bin/python3"), os.O_RDONLY | os.O_DIRECT)
+begun, read = time.monotonic(), 0
+while read < 3 << 20:
+    read += os.preadv(fd, [buffer], read % (2 << 20))
+print(read / (time.monotonic() - begun))
+"""
+    result = ramet.run(["python3", "-S", "-c", source], limits={"io": "2M"}, timeout=50)
+    if "Invalid argument" in result.stderr:
+        pytest.skip("the file system of /usr reads past no cache")
+    # What the kernel lets pass at the beginning is a part of a second's.
+    assert float(result.stdout) < 3.5 * MIB, result.stderr
+    assert result.enforced_by["io"] == f"cgroup v{PLACE.version}"
+
+
+# --- all together -----------------------------------------------------------------------------------------
+
+TOTAL = """
+import contextlib, ramet
+made = contextlib.ExitStack()
+def one(parent=None, **limits):
+    try:
+        return made.enter_context(parent.fork() if parent else ramet.Sandbox(command=["cat"], limits=limits))
+    except ramet.NoRoom as error:
+        assert "RAMET_TOTAL" in error.hint
+        print(error.code)
+    except ramet.ForkError as error:
+        print(next(iter(error.errors.values())).code)
+"""
+
+
+@pytest.mark.parametrize("total", ["memory and processes", "cpus and sandboxes"])
+def test_what_would_exceed_a_total_is_refused_until_others_have_ended(own, total):
+    if total == "memory and processes":
+        source = """
+first = one(memory="300M", processes=30)
+one(memory="800M", processes=1), one(memory="8M", processes=80)
+one(first), one(first), one(first)
+made.close()
+print(ramet.run("true", limits={"memory": "900M", "processes": 90}).exit_code)
+"""
+        bounds = {"RAMET_TOTAL_MEMORY": "1G", "RAMET_TOTAL_PROCESSES": "100"}
+        codes = ["total_memory", "total_processes", "total_memory"]
+    else:
+        source = """
+first = one()
+one(first)
+one(first)
+with contextlib.suppress(ramet.NoRoom): print(ramet.run("true"))
+made.close()
+print(ramet.run("true").exit_code)
+"""
+        processors = os.cpu_count() or 1
+        bounds = {"RAMET_TOTAL_CPUS": str(2 * processors), "RAMET_TOTAL_SANDBOXES": "9"}
+        codes = ["total_cpus"]
+    out, err = own.program(TOTAL + source, **bounds).communicate(timeout=50)
+    assert out.decode().split() == [*codes, "0"], err
+
+
+def test_the_number_of_sandboxes_is_bounded_and_a_total_that_is_no_number_is_refused(own):
+    source = "one(); one(); one()\ntry: ramet.run('true')\nexcept ramet.NoRoom as error: print(error.code)"
+    out, err = own.program(TOTAL + source, RAMET_TOTAL_SANDBOXES="2").communicate(timeout=50)
+    assert out.split() == [b"total_sandboxes"] * 2, err
+    own.end()
+    source = "try: one()\nexcept ramet.RametError as error: print('RAMET_TOTAL_MEMORY' in str(error))"
+    out, err = own.program(TOTAL + source, RAMET_TOTAL_MEMORY="much").communicate(timeout=50)
+    assert out.split() == [b"True"], err
+
+
+# --- without cgroups, whoever runs this -------------------------------------------------------------------
+
+
+def test_without_cgroups_the_watcher_and_init_hold_what_they_say(own):
+    program = own.program(
+        """
+import ramet
+source = "import os\\nfd = os.open('/dev/shm/x', 65)\\nwhile True: os.write(fd, bytes(1 << 20))"
+result = ramet.run(["python3", "-S", "-c", source], limits={"memory": "32M", "shm": "32M"}, timeout=30)
+print(result.reason, result.limit, result.enforced_by["memory"])
+for limits in ({"memory": "32M", "shm": "64M"}, {"shm": 100}, {"io": "1M"}):
+    try:
+        ramet.run("true", limits=limits)
+    except ramet.InvalidRequest as error:
+        print(error.field, "in memory" in (error.hint or ""))
+look = "import re; print(*re.findall('(?m)^(?:MemTotal|MemAvailable): +([0-9]+)', open('/proc/meminfo').read()))"
+words = ["python3", "-S", "-c", f"{look}; held = bytearray(b'x' * (64 << 20)); {look}"]
+total, before, again, after = map(int, ramet.run(words, limits={"memory": "256M"}).stdout.split())
+print(total, again, before - after > 60 << 10)
+""",
+        RAMET_CGROUPS="none",
+    )
+    out, err = program.communicate(timeout=50)
+    assert out.decode().splitlines() == [
+        "oom memory core watcher",
+        "limits.shm False",
+        "limits.shm False",
+        "limits.io True",
+        "262144 262144 True",
+    ], err
+
+
+def test_a_wrong_value_is_refused_by_the_field():
+    for limits in ({"shm": "64E"}, {"idle": 0}, {"idle": "soon"}, {"io": 1}, {"cpu_seconds": 0}):
+        with pytest.raises(InvalidRequest) as caught:
+            ramet.run("true", limits=limits)
+        assert caught.value.field == f"limits.{next(iter(limits))}"
