@@ -858,7 +858,7 @@ on_run_exited(struct sandbox *sandbox, struct frame *frame)
   read_exit(sandbox, frame);
   /* One that ended in the same moment by itself has ended by itself. */
   if (sandbox->overdue && sandbox->reason == RAMET_REASON_SIGNAL && WTERMSIG((int)sandbox->status) == SIGKILL)
-    sandbox->reason = sandbox->over;
+    sandbox->reason = sandbox->cause;
   take_down(sandbox);
 }
 
@@ -872,7 +872,7 @@ on_deadline(struct sandbox *sandbox, struct frame *frame)
 static void
 on_run_deadline(struct sandbox *sandbox, struct frame *frame)
 {
-  sandbox->over = sandbox->overdue ? sandbox->over : RAMET_REASON_TIMEOUT;
+  sandbox->cause = sandbox->overdue ? sandbox->cause : RAMET_REASON_TIMEOUT;
   if (!ask_to_end(sandbox))
     on_deadline(sandbox, frame);
 }
@@ -883,7 +883,7 @@ on_run_idle(struct sandbox *sandbox, struct frame *frame)
   (void)frame;
   if (sandbox->overdue)
     return;
-  sandbox->over = RAMET_REASON_IDLE;
+  sandbox->cause = RAMET_REASON_IDLE;
   if (!ask_to_end(sandbox))
     end_because(sandbox, RAMET_REASON_IDLE);
 }

@@ -38,7 +38,7 @@ struct sandbox {
   struct frame *waiting;    /* the request, until PREPARED */
   struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */
   uint64_t arrived, started, ended;
-  enum ramet_reason reason, over; /* over: why it was told to end */
+  enum ramet_reason reason, cause; /* cause: why it was told to end */
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes, memory_peak;
   uint64_t oom_kills; /* that were told with the end of a command */
