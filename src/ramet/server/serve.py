@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import resource
 import socket
 import ssl
@@ -28,8 +30,11 @@ from ramet.server.tokens import Tokens
 log = structlog.get_logger("ramet.server")
 
 
-def serve(settings: Settings) -> int:
-    """Serve until a signal. Raises RametError for what is wrong before that."""
+def serve(settings: Settings, *, announce: bool = False) -> int:
+    """Serve until a signal. Raises RametError for what is wrong before that.
+
+    `announce`: say on standard output where it listens, as JSON, once it does.
+    """
     _write_logs_as_json()
     tokens = None if settings.token_file is None else Tokens(settings.token_file, _warn)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -44,7 +49,7 @@ def serve(settings: Settings) -> int:
         using.callback(audit.close)
         sockets = using.enter_context(listeners(settings))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_live(settings, guard, audit, sockets))
+            runner.run(_live(settings, guard, audit, sockets, announce=announce))
     return 0
 
 
@@ -72,7 +77,9 @@ def _write_logs_as_json() -> None:
     )
 
 
-async def _live(settings: Settings, guard: Guard, audit: Audit, sockets: list[socket.socket]) -> None:
+async def _live(
+    settings: Settings, guard: Guard, audit: Audit, sockets: list[socket.socket], *, announce: bool
+) -> None:
     tenants = guard.tenants
     try:
         if settings.public:
@@ -100,7 +107,11 @@ async def _live(settings: Settings, guard: Guard, audit: Audit, sockets: list[so
             if settings.forkbox_socket is not None:
                 forkbox = Forkbox(tenants)
                 await using.enter_async_context(forkbox.serving(settings.forkbox_socket))
-            log.info("serving", version=__version__, at=[_shown(one) for one in sockets])
+            where = [_shown(one) for one in sockets]
+            log.info("serving", version=__version__, at=where)
+            if announce:
+                sys.stdout.write(json.dumps({"version": __version__, "at": where, "pid": os.getpid()}) + "\n")
+                sys.stdout.flush()
             await server.serve(sockets=sockets)
         log.info("ended")
     finally:

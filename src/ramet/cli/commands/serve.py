@@ -39,6 +39,7 @@ def serve(
     stop_timeout: float = typer.Option(
         30.0, "--stop-timeout", help="Seconds that a stop waits for requests."
     ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object when it listens."),
 ) -> int:
     """Serve sandboxes over HTTP: forkd's REST v1 and more. Needs `pip install 'ramet[server]'`."""
     import os
@@ -67,5 +68,6 @@ def serve(
             head_s=head_timeout,
             body_s=body_timeout,
             stop_s=stop_timeout,
-        )
+        ),
+        announce=as_json,
     )

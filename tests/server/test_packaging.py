@@ -1,0 +1,31 @@
+"""The units of systemd are such as it takes."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from _repository import ROOT
+
+UNITS = sorted((ROOT / "packaging/systemd").glob("*.service"))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    # The program is where packages put it, which is not here.
+    text = unit.read_text().replace("/opt/ramet/bin/ramet", "/bin/true")
+    copy = tmp_path / unit.name
+    copy.write_text(text)
+    done = subprocess.run([analyze, "verify", str(copy)], capture_output=True, text=True, check=False)
+    if "Failed to" in done.stderr and unit.name not in done.stderr:
+        pytest.skip(f"systemd-analyze does not work here: {done.stderr.splitlines()[0]}")
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_there_are_units_for_the_system_and_for_one_user() -> None:
+    assert len(UNITS) == 2
