@@ -18,17 +18,17 @@ HEAD = """# REST
 <!-- written by scripts/gen_openapi.py -->
 
 What `ramet serve` answers, by subject; [the guide](../guides/serve.md) tells how to run it. Every path but
-`/healthz` needs `Authorization: Bearer TOKEN` where the server has tokens. Bodies are JSON but where content of
-files goes. Fields of forkd are as it has them; unknown fields are ignored.
+`/healthz` needs `Authorization: Bearer TOKEN` where the server has tokens. Bodies are JSON but where content
+of files goes. Fields of forkd are as it has them; unknown fields are ignored.
 
-An error is `{"error": …, "code": …, "field": …, "hint": …}`, the last two where they make sense; `code` is stable,
-and one of [those](errors.md) that the library raises or of [these](#codes-of-the-server).
+An error is `{"error": …, "code": …, "field": …, "hint": …}`, the last two where they make sense; `code` is
+stable, and one of [those](errors.md) that the library raises or of [these](#codes-of-the-server).
 
 """
 TAIL = """## Streams
 
-`GET /v1/sandboxes/{sandbox_id}/processes/{process_id}/ws` (web socket) sends the events of `…/stream` as JSON, and
-takes `{"stdin": BASE64}`, `{"eof": true}`, `{"signal": NAME}`, `{"kill": true}`.
+`GET /v1/sandboxes/{sandbox_id}/processes/{process_id}/ws` (web socket) sends the events of `…/stream` as
+JSON, and takes `{"stdin": BASE64}`, `{"eof": true}`, `{"signal": NAME}`, `{"kill": true}`.
 `GET /v1/sandboxes/{sandbox_id}/ports/{port}` (web socket) is a connection to that port: its bytes as binary
 messages.
 

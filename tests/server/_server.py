@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,7 @@ sandboxes = 2
 snapshots = 1
 tokens = [{{ token = "{BOB}" }}]
 [tenants.busy]
-requests_per_second = 3
+requests_per_second = 1
 tokens = [{{ token = "{BUSY}" }}]
 """
 
@@ -95,9 +96,14 @@ class Server:
         self.process.stderr.close()
         return code
 
-    def audited(self) -> list[dict[str, object]]:
-        """What was noted of requests."""
-        return [json.loads(line) for line in self.audit.read_text().splitlines()]
+    def audited(self, request_id: str) -> dict[str, object]:
+        """What was noted of a request, which is when it was answered."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            for line in self.audit.read_text().splitlines():
+                if (noted := json.loads(line))["request_id"] == request_id:
+                    return noted
+        raise AssertionError(f"{request_id} was not noted")
 
     def end(self) -> None:
         """End it with all that it has."""

@@ -111,30 +111,7 @@ def test_a_server_that_comes_back_finds_every_sandbox_with_its_state() -> None:
         assert server.stop() == 0
 
 
-def test_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path) -> None:
-    path = f"/tmp/ramet-slow-{os.getpid()}.sock"
-    with running("--head-timeout", "0.3", "--body-timeout", "0.3", "--socket", path) as server:
-        with send(server, "GET /healthz HTTP/1.1\nhost:") as asking:
-            assert asking.recv(100).startswith(b"HTTP/1.1 408")
-            assert asking.recv(100) == b""
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as silent:
-            assert silent.recv(100).startswith(b"HTTP/1.1 408")
-        head = (
-            f"POST /v1/run HTTP/1.1\nhost: x\nauthorization: Bearer {ALICE}\n"
-            "content-type: application/json\ncontent-length: 100\n\n{"
-        )
-        with send(server, head) as asking:
-            assert asking.recv(100).startswith(b"HTTP/1.1 408")
-        # Nobody else is kept waiting; the socket is its owner's alone.
-        transport = httpx.HTTPTransport(uds=path)
-        with httpx.Client(transport=transport, base_url="http://ramet") as api:
-            told(api.get("/healthz"), 200)
-            refusal(api.get("/version"), 401)
-        assert os.stat(path).st_mode & 0o777 == 0o600
-    assert not os.path.lexists(path)
-
-
-def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
+def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path) -> None:
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
          "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout",
@@ -143,14 +120,30 @@ def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
     )  # fmt: skip
     if made.returncode:
         pytest.skip("openssl makes no certificate here")
-    options = ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
-    with running(*options) as server:
-        context = ssl.create_default_context(cafile=str(tmp_path / "cert"))
-        assert told(httpx.get(f"https://127.0.0.1:{server.port}/healthz", verify=context), 200) == {
-            "ok": True
-        }
+    context = ssl.create_default_context(cafile=str(tmp_path / "cert"))
+    path = f"/tmp/ramet-slow-{os.getpid()}.sock"
+    options = ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key"), "--socket", path]
+    body = (
+        f"POST /v1/run HTTP/1.1\nhost: x\nauthorization: Bearer {ALICE}\n"
+        "content-type: application/json\ncontent-length: 100\n\n{"
+    )
+    with running("--head-timeout", "1", "--body-timeout", "1", *options) as server:
+        for half in ("GET /healthz HTTP/1.1\nhost:", "", body):
+            with (
+                socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as plain,
+                context.wrap_socket(plain, server_hostname="127.0.0.1") as asking,
+            ):
+                asking.sendall(half.replace("\n", "\r\n").encode())
+                assert asking.recv(100).startswith(b"HTTP/1.1 408")
+        # Nobody else is kept waiting; without TLS nobody is heard; the socket is its owner's alone.
+        transport = httpx.HTTPTransport(uds=path, verify=context)
+        with httpx.Client(transport=transport, base_url="https://127.0.0.1") as api:
+            told(api.get("/healthz"), 200)
+            refusal(api.get("/version"), 401)
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{server.url}/healthz")
+        assert os.stat(path).st_mode & 0o777 == 0o600
+    assert not os.path.lexists(path)
 
 
 @pytest.mark.parametrize(
@@ -187,3 +180,15 @@ def test_other_machines_are_let_in_only_where_limits_hold(
     finally:
         end_tenants(tmp_path / "d")
     assert "no cgroup enforces memory and cpus here" in capfd.readouterr().err
+
+
+def test_a_sandbox_lives_while_something_is_asked_of_it_and_then_for_its_time(api: httpx.Client) -> None:
+    body = {"command": ["sleep", "1000"], "ttl": 3, "names": ["short-lived"]}
+    made = told(api.post("/v1/sandboxes", json=body), 201)[0]["id"]
+    words = {"args": ["sh", "-c", "sleep 4; echo lived"]}
+    assert told(api.post("/v1/sandboxes/short-lived/exec", json=words), 200)["stdout"] == "lived\n"
+    until = time.monotonic() + PATIENCE_S
+    while (now := told(api.get(f"/v1/sandboxes/{made}?ended=true"), 200))["status"] == "running":
+        assert time.monotonic() < until
+    assert now["note"] == "nobody asked for it in 3 s"
+    refusal(api.post(f"/v1/sandboxes/{made}/exec", json=words), 404)

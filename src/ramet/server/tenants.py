@@ -20,6 +20,7 @@ from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.files import AsyncFiles
 from ramet.client._async.sandbox import AsyncSandbox
 from ramet.errors import DaemonLost, InvalidRequest, RametError, SandboxEnded, SnapshotError
+from ramet.models.commands import SandboxLaneRequest
 from ramet.models.sandboxes import (
     ListRequest,
     SandboxInfo,
@@ -43,6 +44,8 @@ LET_GO_S = 2.0
 """How long a kernel is kept at hand that nobody uses: its sandbox's time to live runs from then on."""
 KEPT_ANSWERS = 1000
 BOXES_MAX = 2000
+UNKNOWN = 1 << 40
+TOUCH_MIN_S, TOUCH_MAX_S = 0.3, 20.0
 ENV, TAG, NETNS, KEY = f"{OWN}env", f"{OWN}tag", f"{OWN}netns", f"{OWN}key"
 
 
@@ -57,37 +60,39 @@ class Box:
         self.commands: AsyncCommands | None = None
         self.files: AsyncFiles | None = None
         self.users = 0
+        self.ttl = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self) -> None:
-        """Somebody uses its kernel."""
+        """Somebody uses it."""
         self.users += 1
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
 
     def leave(self) -> None:
         """One of them is done."""
         self.users -= 1
-        if not self.users and self.held is not None:
+        if not self.users:
+            self._stop_timer()
             self._timer = asyncio.get_running_loop().call_later(LET_GO_S, self.let_go)
 
     def let_go(self) -> None:
         """The daemon has the kernel's channel now, for whoever asks next."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         held, self.held = self.held, None
         if held is not None:
             held.let_go()
+        if self.files is not None:
+            self.files.close()
 
     def close(self) -> None:
         """Close all of it that is open here."""
         self.let_go()
-        if self.files is not None:
-            self.files.close()
-            self.files = None
-        self.commands = None
+        self.files = self.commands = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Tenant:
@@ -106,6 +111,8 @@ class Tenant:
         self.turns: dict[str, asyncio.Lock] = {}
         """Of workspaces, by name."""
         self.made = 0
+        self._most = UNKNOWN
+        """At most so many live: each that is made counts, and ends are looked at when it is too many."""
         """How many sandboxes are being made."""
         self.answers: OrderedDict[str, tuple[str, asyncio.Future[Any]]] = OrderedDict()
         self._boxes: OrderedDict[str, Box] = OrderedDict()
@@ -193,7 +200,8 @@ class Tenant:
         return found
 
     def _drop_oldest(self) -> None:
-        idle = next((one for one in self._boxes.values() if not one.users), None)
+        boxes = self._boxes.values()
+        idle = next((one for one in boxes if not one.users and one.id not in self.guests), None)
         if idle is not None:
             self.forget(idle.id)
 
@@ -219,36 +227,66 @@ class Tenant:
         if box is not None:
             box.close()
 
-    async def commands(self, sandbox: str) -> AsyncCommands:
-        """Its commands. Raises when there is no such sandbox, or it has ended."""
-        box = self.box(check_sandbox(sandbox))
+    async def known(self, sandbox: str) -> Box:
+        """What is at hand of the sandbox of this id or name. Raises InvalidRequest when there is none."""
+        found = self._boxes.get(check_sandbox(sandbox))
+        if found is not None and found.commands is not None:
+            return found
+        # Results of commands can be had for some minutes after their sandbox's end.
+        info = await self.find(sandbox, ended=True)
+        box = self.box(info.id)
         if box.commands is None:
-            try:
-                info = await self.find(sandbox)
-            except InvalidRequest:
-                self.forget(sandbox)
-                raise
             box.commands = AsyncCommands(info.id, client=self.client, env=noted_env(info))
-        return box.commands
+            box.ttl = info.ttl or 0.0
+        return box
+
+    async def commands(self, sandbox: str) -> AsyncCommands:
+        """Its commands. Raises InvalidRequest when there is no such sandbox."""
+        commands = (await self.known(sandbox)).commands
+        assert commands is not None  # noqa: S101  it was just made
+        return commands
 
     async def files(self, sandbox: str) -> AsyncFiles:
         """Its files."""
         commands = await self.commands(sandbox)
-        box = self.box(sandbox)
+        box = self.box(commands.sandbox)
         if box.files is None:
             box.files = AsyncFiles(commands)
+        box.hold()
+        box.leave()
         return box.files
+
+    @contextlib.asynccontextmanager
+    async def kept(self, sandbox: str) -> AsyncIterator[None]:
+        """Have its time to live not run out while something that is asked of it takes its time."""
+        box = await self.known(sandbox)
+        request = SandboxLaneRequest(box.id, socket=False).to_wire()
+
+        async def touch() -> None:
+            while True:
+                await asyncio.sleep(min(max(box.ttl / 3, TOUCH_MIN_S), TOUCH_MAX_S))
+                # One that has ended says so to who waits for it.
+                with contextlib.suppress(RametError):
+                    await self.client.ask("sandbox.commands", request)
+
+        touching = asyncio.ensure_future(touch())
+        try:
+            yield
+        finally:
+            touching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await touching
 
     @contextlib.asynccontextmanager
     async def kernel(self, sandbox: str) -> AsyncIterator[AsyncSandbox]:
         """The sandbox with its kernel, for one at a time."""
-        box = self.box(check_sandbox(sandbox))
+        box = await self.known(sandbox)
         box.hold()
         try:
             async with box.turn:
                 yield await self._held(box)
         except SandboxEnded:
-            self.forget(sandbox)
+            self.forget(box.id)
             raise
         finally:
             box.leave()
@@ -290,7 +328,10 @@ class Tenant:
         """Room for `n` more sandboxes. Raises Refused."""
         self.made += n
         try:
-            living = len(await self.all())
+            living = self._most
+            if living + self.made > identity.quota.sandboxes:
+                # So many there are at most: some of those that were made have ended.
+                living = self._most = len(await self.all())
             if living + self.made > identity.quota.sandboxes:
                 raise Refused(
                     429, "quota", f"the tenant {self.name} may have {identity.quota.sandboxes} sandboxes,"
@@ -298,6 +339,7 @@ class Tenant:
                     hint="end some, or wait until they end", retry_after=5,
                 )  # fmt: skip
             yield
+            self._most += n
         finally:
             self.made -= n
 

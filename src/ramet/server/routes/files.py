@@ -98,8 +98,9 @@ async def write(
     permissions = 0o644 if mode is None else _octal(mode)
     file = await files.open(path, "ab" if append else "wb", permissions=permissions)
     with file:
-        async for piece in request.stream():
-            await _write(file, piece, path)
+        async with tenant.kept(sandbox_id):
+            async for piece in request.stream():
+                await _write(file, piece, path)
     return Json((await files.stat(path)).to_dict(), 201)
 
 

@@ -29,7 +29,8 @@ async def tunnel(websocket: WebSocket, sandbox_id: str, port: int) -> None:
             raise
         try:
             await websocket.accept()
-            await _pass_on(websocket, reader, writer)
+            async with tenant.kept(sandbox_id):
+                await _pass_on(websocket, reader, writer)
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):

@@ -66,7 +66,8 @@ async def get_process(
     command = await commands.connect(process_id)
     try:
         with contextlib.suppress(WaitTimeout):
-            result = await command.wait(wait)
+            async with tenant.kept(sandbox_id):
+                result = await command.wait(wait)
             return Json({"id": command.id, "pid": command.pid, "status": "ended", "result": result.to_dict()})
         return Json({"id": command.id, "pid": command.pid, "status": "running", "result": None})
     finally:
@@ -142,31 +143,27 @@ async def stream(
 ) -> Response:
     """What it writes, as server-sent events, from the cursor on until its end; `data` is JSON."""
     command = await (await tenant.commands(sandbox_id)).connect(process_id, cursor=_cursor(last or cursor))
-    streaming = tenant.streaming(who)
+    using = contextlib.AsyncExitStack()
+    using.callback(command.close)
     try:
-        streaming.__enter__()
+        using.enter_context(tenant.streaming(who))
+        await using.enter_async_context(tenant.kept(sandbox_id))
     except BaseException:
-        command.close()
+        await using.aclose()
         raise
     return StreamingResponse(
-        _events(command, streaming), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        _events(command, using), media_type="text/event-stream", headers={"cache-control": "no-store"}
     )
 
 
-async def _events(
-    command: AsyncCommand, streaming: contextlib.AbstractContextManager[None]
-) -> AsyncIterator[str]:
-    try:
-        async with contextlib.aclosing(told(command)) as events:
-            async for event in beating(events):
-                if event is None:
-                    yield ": nothing yet\n\n"
-                    continue
-                kind = event["event"]
-                yield f"event: {kind}\nid: {event['cursor']}\ndata: {json.dumps(event)}\n\n"
-    finally:
-        streaming.__exit__(None, None, None)
-        command.close()
+async def _events(command: AsyncCommand, using: contextlib.AsyncExitStack) -> AsyncIterator[str]:
+    async with using, contextlib.aclosing(told(command)) as events:
+        async for event in beating(events):
+            if event is None:
+                yield ": nothing yet\n\n"
+                continue
+            kind = event["event"]
+            yield f"event: {kind}\nid: {event['cursor']}\ndata: {json.dumps(event)}\n\n"
 
 
 async def told(command: AsyncCommand) -> AsyncGenerator[dict[str, Any]]:
@@ -229,8 +226,9 @@ async def converse(websocket: WebSocket, sandbox_id: str, process_id: int) -> No
     who = identity_of(websocket)
     commands = await tenant.commands(sandbox_id)
     cursor = _cursor(websocket.query_params.get("cursor"))
-    with contextlib.ExitStack() as using:
+    async with contextlib.AsyncExitStack() as using:
         using.enter_context(tenant.streaming(who))
+        await using.enter_async_context(tenant.kept(sandbox_id))
         command = await commands.connect(process_id, cursor=cursor)
         using.callback(command.close)
         await websocket.accept()

@@ -333,14 +333,15 @@ async def execute(sandbox_id: str, body: schemas.ExecRequest, tenant: Asker) -> 
         raise InvalidRequest.of("args", "is empty", code="empty_command")
     commands = await tenant.commands(sandbox_id)
     # 0 is no time at all for forkd too; a millisecond is the least that core counts.
-    result = await commands.run(
-        body.args,
-        timeout=max(body.timeout_secs, 0.001),
-        env=body.env,
-        cwd=body.cwd,
-        user=body.user,
-        stdin=body.stdin,
-    )
+    async with tenant.kept(sandbox_id):
+        result = await commands.run(
+            body.args,
+            timeout=max(body.timeout_secs, 0.001),
+            env=body.env,
+            cwd=body.cwd,
+            user=body.user,
+            stdin=body.stdin,
+        )
     return Json({**result.to_dict(), "timed_out": result.timed_out})
 
 
@@ -380,8 +381,7 @@ async def _code(
 @router.post("/sandboxes/{sandbox_id}/interrupt", status_code=204)
 async def interrupt(sandbox_id: str, tenant: Asker) -> Response:
     """Interrupt what its kernel runs, as Ctrl-C does. The state is kept."""
-    await tenant.find(sandbox_id)
-    held = tenant.box(sandbox_id).held
+    held = (await tenant.known(sandbox_id)).held
     if held is not None:
         held.interrupt()
     return Response(status_code=204)
