@@ -1,4 +1,4 @@
-"""The units of systemd are such as it takes."""
+"""The units are such as systemd takes them."""
 
 import shutil
 import subprocess
