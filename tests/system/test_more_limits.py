@@ -119,6 +119,20 @@ def test_shared_memory_of_a_fork_is_its_own_and_has_its_own_size():
         assert ask(parent, "os.stat('/dev/shm/fill').st_size") == str(3 * MIB)
 
 
+def test_files_that_are_open_in_both_are_carried_as_often_as_there_are_forks():
+    """Their numbers are the same here and there."""
+    with ramet.Sandbox(command=["python3", "-S", "-c", ANSWER], limits={"shm": "64M"}) as parent:
+        files = "[open(f'/{place}/{n}', 'w+b', 0) for place in ('dev/shm', 'tmp') for n in range(12)]"
+        assert ask(parent, f"len(globals().setdefault('files', {files}))") == "24"
+        for generation in range(1, 4):
+            write = f"[file.seek(0) + file.write(bytes([{generation}]) * (1 << 20)) for file in files][:1]"
+            assert ask(parent, write) == str([MIB])
+            with parent.fork() as child:
+                read = "{(file.seek(0), file.read()[:1])[1] for file in files}"
+                assert ask(child, read) == str({bytes([generation])})
+                assert ask(child, "open('/dev/shm/7', 'rb').read(1)") == str(bytes([generation]))
+
+
 # --- disks ------------------------------------------------------------------------------------------------
 
 
