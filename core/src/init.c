@@ -56,7 +56,6 @@ static int run_pid;  /* the command of RUN: init ends with it */
 static int run_status;
 static uint64_t run_started; /* told at its end: a word of its own would wake core for nothing */
 static struct rusage run_usage;
-static uint64_t cpu_limit;
 static uint8_t *receive_buffer;
 static bool cgroup_joined = true;
 static struct err cgroup_failed;
@@ -409,16 +408,6 @@ put_disk(struct writer *writer)
   put_u32(writer, RAMET_TAG_DISK_FULL, known && (fs.f_bfree == 0 || fs.f_ffree == 0));
 }
 
-/* A process that goes on after SIGXCPU is killed by the kernel about a second later: for that it counts ticks, here the
- * exact time is told. */
-static bool
-used_up(int status, const struct rusage *usage)
-{
-  uint64_t used = nanoseconds(usage->ru_utime) + nanoseconds(usage->ru_stime);
-
-  return cpu_limit && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && used >= cpu_limit + 900000000u;
-}
-
 /* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
 static void
 tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage)
@@ -433,7 +422,7 @@ tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage)
   put_disk(&writer);
   put_u64(&writer, RAMET_TAG_MEMORY_PEAK, memory_watch_peak());
   put_u64(&writer, RAMET_TAG_OOM_KILLS, memory_watch_kills());
-  put_u32(&writer, RAMET_TAG_CPU_KILLED, time_watch_killed() || used_up(status, usage));
+  put_u32(&writer, RAMET_TAG_CPU_KILLED, time_watch_killed());
   if (run_started)
     put_u64(&writer, RAMET_TAG_STARTED_NS, run_started);
   tell(kind, 0, &writer);
@@ -559,7 +548,6 @@ renew_machine_id(void)
 static void
 start_watching(const struct plan *plan)
 {
-  cpu_limit = plan->cpu_ns;
   memory_watch_start(plan->watch, plan->shm_bytes != 0);
   /* A fork has the resource limits of its source. */
   time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot);

@@ -64,12 +64,14 @@ kept_forget_all(void)
     kept_forget(sandbox);
 }
 
-/* Without memory for it, or a kernel that tells, the next snapshot copies all again. */
+/* Without memory for it, or a kernel that tells, or with a second file system that nobody watches, the next snapshot
+ * copies all again. */
 static struct kept *
 make(struct sandbox *sandbox)
 {
   struct upper_use use = upper_use(sandbox->upper);
-  struct kept *kept = use.bytes < WORTH_BYTES && use.files < WORTH_FILES ? NULL : calloc(1, sizeof *kept);
+  bool worth = use.bytes >= WORTH_BYTES || use.files >= WORTH_FILES;
+  struct kept *kept = worth && !sandbox->own_shm ? calloc(1, sizeof *kept) : NULL;
 
   if (!kept)
     return NULL;

@@ -398,6 +398,7 @@ claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, con
   sandbox->memory = plan->memory;
   sandbox->processes = plan->processes;
   sandbox->quota = plan->quota;
+  sandbox->own_shm = plan->shm_bytes != 0;
   sandbox->disk = plan->disk_bytes;
   last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)

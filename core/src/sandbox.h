@@ -44,6 +44,7 @@ struct sandbox {
   uint64_t oom_kills; /* that were told with the end of a command */
   uint64_t memory, disk; /* its limits */
   uint64_t processes, quota; /* as well, for the totals */
+  bool own_shm;              /* /dev/shm is a file system of its own */
   uint64_t cgroup;       /* number of its own; 0: none */
   struct cgroup_limits limits; /* that the cgroup has */
   bool watched;          /* init sees to its memory */

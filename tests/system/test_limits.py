@@ -202,12 +202,8 @@ def test_processor_time_stops_at_its_seconds_and_the_signal_is_told_apart():
 def test_a_command_that_catches_the_warning_is_killed_a_second_later():
     source = "import signal; signal.signal(signal.SIGXCPU, lambda *_: print('warned', flush=True))\nwhile True: pass"
     result = ramet.run(["python3", "-S", "-c", source], limits={"cpu_seconds": 1}, timeout=50)
-    assert (result.stdout, result.reason, result.limit, result.exit_code) == (
-        "warned\n",
-        "cpu",
-        "cpu_seconds",
-        137,
-    )
+    assert {*result.stdout.split()} == {"warned"}  # the kernel does so every second
+    assert (result.reason, result.limit, result.exit_code) == ("cpu", "cpu_seconds", 137)
 
 
 @pytest.mark.parametrize("name", ["memory_mb", "cpu", "iops", "swap", "pids_max", "network"])
