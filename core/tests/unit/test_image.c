@@ -121,6 +121,7 @@ pages_outside_their_mapping_or_their_file_are_refused(void)
   CHECK(!WITH(run.length = 0));
   CHECK(!WITH(run.length = UINT64_MAX - IMAGE_PAGE + 1));
   CHECK(WITH(run.offset = IMAGE_GUARD));
+  CHECK(!WITH(run.offset = IMAGE_INHERITED));
 }
 
 static void
