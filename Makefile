@@ -3,6 +3,7 @@ SHELL := /bin/sh
 VENV ?= .venv
 FUZZ_SECONDS ?= 60
 SOAK_CYCLES ?= 500
+SOAK_KILLS ?= 200
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -99,8 +100,8 @@ wheel: $(READY) ## dist/: the wheel with the static program, and the source dist
 	rm -rf build/wheel && $(PYTHON) -m zipfile -e dist/*.whl build/wheel
 	$(PYTHON) scripts/check_elf.py build/wheel/ramet/_native/ramet-core
 
-soak: build ## create, kill -9, recover, SOAK_CYCLES (500) times, and count what is left
-	RAMET_SOAK_CYCLES=$(SOAK_CYCLES) $(PYTHON) -m pytest -m slow tests/system $(PYTEST_ARGS)
+soak: build ## kill -9 and recover, SOAK_CYCLES (500) and SOAK_KILLS (200) times; 50 clients; count what is left
+	RAMET_SOAK_CYCLES=$(SOAK_CYCLES) RAMET_SOAK_KILLS=$(SOAK_KILLS) $(PYTHON) -m pytest -m slow tests/system $(PYTEST_ARGS)
 
 clean: ## remove what was built; .venv stays
 	rm -rf build dist src/ramet/_native .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

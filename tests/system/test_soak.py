@@ -131,11 +131,11 @@ def soak_clients(own: Own, runtime: Path, seconds: float, programs: int, threads
 
 
 def test_whoever_dies_at_a_random_moment_leaves_nothing(own, runtime_directory):
-    soak_kills(own, runtime_directory, 4, 2)
+    soak_kills(own, runtime_directory, 2, 2)
 
 
 def test_clients_at_once_with_random_work_leave_everything_as_it_was(own, runtime_directory):
-    soak_clients(own, runtime_directory, 3, 2, 3)
+    soak_clients(own, runtime_directory, 1.5, 2, 2)
 
 
 @pytest.mark.slow

@@ -270,7 +270,7 @@ def _draw(found: Sequence[SandboxInfo], *, filtered: bool, as_json: bool) -> int
         return 0
     chosen = {one.id for one in found}
     if not filtered:
-        chosen |= {node.key for node in tree.nodes if node.kind != "sandbox" and node.ended is None}
+        chosen |= {node.key for node in tree.nodes if node.kind == "snapshot" and node.ended is None}
     for line in draw(tree.nodes, chosen):
         print(line)
     if tree.note is not None:
