@@ -92,7 +92,7 @@ def test_a_snapshot_can_be_taken_by_another_program():
 
 def test_a_rolled_back_sandbox_is_as_it_was_under_its_id():
     with ramet.Sandbox(command=["bash"], name="rolled", metadata={"a": "b"}) as shell:
-        shell.stdin.write("x=1; cd /tmp; echo before > file; echo ready\n")
+        shell.stdin.write("x=1; mkdir /tmp/own; cd /tmp/own; echo before > file; echo ready\n")
         assert shell.stdout.readline(timeout=PATIENCE_S) == b"ready\n"
         point = shell.snapshot("point")
         with shell.fork() as child:
@@ -105,12 +105,12 @@ def test_a_rolled_back_sandbox_is_as_it_was_under_its_id():
                 gone.close()
                 shell.commands.forget()
                 shell.stdin.write("echo $x $(cat file) $(ls) $PWD\n")
-                assert shell.stdout.readline(timeout=PATIENCE_S) == b"1 before file /tmp\n", turn
+                assert shell.stdout.readline(timeout=PATIENCE_S) == b"1 before file /tmp/own\n", turn
                 after = shell.info
                 assert (after.id, after.name, after.metadata) == (before.id, "rolled", {"a": "b"})
                 assert (after.parent, after.snapshot, after.detached) == (None, "point", False)
-                assert shell.commands.run("cat /tmp/file", check=True).stdout == "before\n"
-                assert shell.files.read("/tmp/file") == "before\n"
+                assert shell.commands.run("cat /tmp/own/file", check=True).stdout == "before\n"
+                assert shell.files.read("/tmp/own/file") == "before\n"
             child.stdin.write("echo $x\n")
             assert child.stdout.readline(timeout=PATIENCE_S) == b"1\n"
         listed = [one.id for one in sandboxes.list(ended=True) if one.name == "rolled"]
