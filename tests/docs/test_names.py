@@ -161,6 +161,7 @@ CALLED = {
     "sandbox.list": "sandbox ls",
     "sandbox.attach": "sandbox attach",
     "sandbox.begin": "sandbox create",
+    "sandbox.rollback": "sandbox rollback",
     "sandbox.commands": "exec",
     "sandbox.lane": "fork",
     "snapshot.list": "snapshot ls",
