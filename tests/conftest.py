@@ -92,11 +92,13 @@ def ledger(request: pytest.FixtureRequest, runtime_directory: Path) -> Iterator[
 
 
 def warm_up() -> None:
-    """Have the daemon running and its pool full, so that both belong to the state before."""
+    """Have the daemon running, its pool full and its store open, so that they belong to the state before."""
     import ramet
 
     for _ in range(2):  # the second opens a lane
         ramet.run("true")
+    with ramet.Sandbox(command=["cat"]):  # the daemon opens its store with the first
+        pass
 
 
 def cool_down() -> None:
