@@ -174,8 +174,7 @@ class Cores:
     async def close(self) -> None:
         """End core and everything in it, and wait until it is gone."""
         self._closed = True
-        self.sandboxes.close()
-        await self.sandboxes.lineage.close()
+        await self.sandboxes.close()
         core, self.running = self.running, None
         if core is not None:
             with contextlib.suppress(RametError, TimeoutError):
