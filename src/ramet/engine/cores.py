@@ -174,7 +174,10 @@ class Cores:
     async def close(self) -> None:
         """End core and everything in it, and wait until it is gone."""
         self._closed = True
-        await self.sandboxes.close()
+        self.sandboxes.close()
+        # The record of lineage is compared with the snapshots, so these are closed after it.
+        await self.sandboxes.lineage.close()
+        self.sandboxes.snapshots.close()
         core, self.running = self.running, None
         if core is not None:
             with contextlib.suppress(RametError, TimeoutError):

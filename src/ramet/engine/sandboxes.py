@@ -566,15 +566,12 @@ class Sandboxes:
         except TimeoutError:
             raise InternalError("internal", f"the sandbox {sandbox.label} does not end") from None
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """The daemon ends, and core with everything in it."""
         self.ahead.close()
         for sandbox in list(self._living.values()):
             sandbox.note = sandbox.note or "the daemon ended"
             self._finish(sandbox, sandbox.core.ended_as(LOST, reason="killed"))
-        # The record of lineage is compared with the snapshots, so these are closed after it.
-        await self.lineage.close()
-        self.snapshots.close()
 
     # --- core's words -------------------------------------------------------------------------------------
 
