@@ -23,11 +23,25 @@ END = RunEnd(137, "killed", None, 1.0, 1.0, 1.0, 1.0, 1, 1, single_uid=True, lin
 NUMBER = 0xABC
 
 
+class Connection:
+    """Takes note of what core is to hold for the next daemon, and closes it."""
+
+    def __init__(self):
+        self.held = []
+
+    def call(self, kind, payload, fds, reply):
+        assert kind == p.HOLD
+        self.held.append(len(fds))
+        for fd in fds:
+            os.close(fd)
+
+
 class Core:
     """Takes note of what it is asked to end."""
 
     def __init__(self):
         self.alive = True
+        self.connection = Connection()
         self.single_uid = True
         self.cgroups = ""
         self.killed = []
@@ -142,6 +156,7 @@ async def test_a_detached_sandbox_can_write_for_ever_and_read_nothing_when_its_o
     with pytest.raises(BlockingIOError):
         os.read(stdin, 1)
     sandbox.owner_gone()
+    assert core.connection.held == [3]
     for stream in (stdout, stderr):
         await asyncio.wait_for(asyncio.to_thread(os.write, stream, bytes(4 << 20)), 10)
     sandbox.finish(END)
