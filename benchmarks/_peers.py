@@ -7,6 +7,7 @@ Ramet is called as users call it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import shutil
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks._measure import timed
 
@@ -107,13 +109,35 @@ def spawn_until(argv: Sequence[str], seconds: float) -> float:
             with selectors.DefaultSelector() as selector:
                 selector.register(descriptor, selectors.EVENT_READ)
                 if not selector.select(seconds):
+                    below = _children(pid)
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                     selector.select()
+                    _end(below)
         finally:
             os.close(descriptor)
         os.waitpid(pid, 0)
 
     return timed(limited)
+
+
+def _children(pid: int) -> list[int]:
+    """A descriptor of each of its children.
+
+    One that has not asked yet to die with its parent (prctl(2), PR_SET_PDEATHSIG) would outlive it.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                found.append(os.pidfd_open(int(child)))
+    return found
+
+
+def _end(processes: list[int]) -> None:
+    for descriptor in processes:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
 
 
 def filter_file(program: bytes) -> int:
