@@ -20,6 +20,8 @@
 /* For the tree that a sandbox began as nothing is ever written. */
 #define ORIGIN_BYTES 65536
 #define ORIGIN_INODES 16
+/* Socket, the sandbox's tree, the one it began as, its writable layer. */
+#define TREES_FIXED 4
 
 struct server {
   struct server *next;
@@ -50,12 +52,20 @@ keep_file_capabilities(void)
 static void
 serve_in_child(struct file_trees trees)
 {
-  int *const fds[] = {&trees.socket, &trees.sandbox, &trees.origin, &trees.written};
-  int moved[4];
+  int *fds[TREES_FIXED + RAMET_LAYERS_MAX] = {&trees.socket, &trees.sandbox, &trees.origin, &trees.written};
+  int moved[TREES_FIXED + RAMET_LAYERS_MAX], used = TREES_FIXED;
 
-  for (int i = 0; i < 4; i++)
-    moved[i] = *fds[i] < 0 ? -1 : fcntl(*fds[i], F_DUPFD_CLOEXEC, 4);
-  for (int i = 0; i < 4; i++) {
+  /* Borrowed: the directories of snapshots, in which the layers are. */
+  for (int i = 0; i < trees.inherited_count; i++) {
+    int layer = openat(trees.inherited[i], "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (layer < 0)
+      _exit(EXIT_SYSTEM);
+    trees.inherited[i] = layer;
+    fds[used++] = &trees.inherited[i];
+  }
+  for (int i = 0; i < used; i++)
+    moved[i] = *fds[i] < 0 ? -1 : fcntl(*fds[i], F_DUPFD_CLOEXEC, used);
+  for (int i = 0; i < used; i++) {
     if (*fds[i] >= 0 && (moved[i] < 0 || dup2(moved[i], i) < 0))
       _exit(EXIT_SYSTEM);
     if (*fds[i] < 0)
@@ -63,7 +73,7 @@ serve_in_child(struct file_trees trees)
     else
       *fds[i] = i;
   }
-  if (sys_close_range(4, UINT_MAX, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ||
+  if (sys_close_range((unsigned)used, UINT_MAX, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ||
       keep_file_capabilities() < 0)
     _exit(EXIT_SYSTEM);
   title_set("ramet-files");
@@ -124,8 +134,14 @@ files_open(struct frame *frame, struct err *err)
   if (root_hand_out(sandbox->root, &plan, &mounts, err) < 0)
     return -1;
   cleanup_fd int written = openat(sandbox->upper, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  int result =
-      start(sandbox, (struct file_trees){frame->fds[0], sandbox->tree, mounts.fds[0], written, sandbox->pid}, err);
+  struct file_trees trees = {.socket = frame->fds[0],
+                             .sandbox = sandbox->tree,
+                             .origin = mounts.fds[0],
+                             .written = written,
+                             .base = root_base_serial(sandbox->root),
+                             .init = sandbox->pid};
+  trees.inherited_count = root_uppers(sandbox->root, trees.inherited);
+  int result = start(sandbox, trees, err);
   root_mounts_release(&mounts);
   return result;
 }

@@ -17,7 +17,10 @@ bool files_reaped(int pid);
 /* The server itself (fileserver.c). All descriptors are its own; `origin` and `written` may be -1. */
 struct file_trees {
   int socket, sandbox, origin, written;
-  int init; /* pid of the sandbox's init */
+  int inherited[RAMET_LAYERS_MAX]; /* writable layers of those that it was forked from, the topmost first */
+  int inherited_count;
+  uint64_t base; /* root_base_serial() */
+  int init;      /* pid of the sandbox's init */
 };
 void files_serve(const struct file_trees *trees) __attribute__((noreturn));
 

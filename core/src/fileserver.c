@@ -14,6 +14,7 @@
 #include <sys/xattr.h>
 
 #include "files.h"
+#include "processes.h"
 #include "syscalls.h"
 #include "usage.h"
 
@@ -70,6 +71,10 @@ fail_with(struct err *err, int number, const char *what)
 static int
 tree_of(const struct asked *asked)
 {
+  if (asked->tree >= RAMET_TREE_INHERITED) {
+    uint32_t layer = asked->tree - RAMET_TREE_INHERITED;
+    return layer < (uint32_t)trees.inherited_count ? trees.inherited[layer] : -1;
+  }
   return asked->tree == RAMET_TREE_ORIGIN    ? trees.origin
          : asked->tree == RAMET_TREE_WRITTEN ? trees.written
                                              : trees.sandbox;
@@ -238,10 +243,10 @@ struct listing {
 };
 
 static void
-send_part(struct listing *listing)
+send_part(uint64_t request, struct writer *writer)
 {
-  put_u32(&listing->writer, RAMET_TAG_MORE, 1);
-  answer(RAMET_OK, listing->asked->request, &listing->writer, -1);
+  put_u32(writer, RAMET_TAG_MORE, 1);
+  answer(RAMET_OK, request, writer, -1);
 }
 
 static bool
@@ -275,7 +280,7 @@ list_directory(struct listing *listing, int directory, size_t length, uint32_t d
       continue;
     }
     if (listing->writer.length > LIST_BYTES - 2 * PATH_MAX)
-      send_part(listing);
+      send_part(listing->asked->request, &listing->writer);
     if (below >= 0 && depth != 1) {
       listing->path[length + name] = '/';
       result = list_directory(listing, below, length + name + 1, depth ? depth - 1 : 0, level + 1, err);
@@ -712,9 +717,20 @@ decode(const struct frame *frame, struct asked *asked, struct err *err)
   asked->other = asked->other_text;
   if (more < 0)
     return -1;
-  if (bad || asked->tree > RAMET_TREE_WRITTEN || asked->path[0] != '/')
+  if (bad || asked->tree >= RAMET_TREE_INHERITED + RAMET_LAYERS_MAX || asked->path[0] != '/')
     return err_field(err, "payload", "a number is none, or the path not absolute");
   return 0;
+}
+
+/* ---- PROCESSES ------------------------------------------------------------------------------------------------ */
+
+static uint64_t processes_asked;
+
+static void
+send_processes(struct writer *writer)
+{
+  if (writer->length > LIST_BYTES - PROCESSES_ONE_MAX)
+    send_part(processes_asked, writer);
 }
 
 static int
@@ -745,6 +761,12 @@ perform(uint16_t kind, struct asked *asked, struct writer *writer, int *fd, stru
     return file_watch(asked, writer, fd, err);
   case RAMET_FILE_USAGE:
     return usage_put(trees.init, trees.sandbox, writer, err);
+  case RAMET_FILE_PROCESSES:
+    processes_asked = asked->request;
+    return processes_put(trees.init, writer, send_processes, err);
+  case RAMET_FILE_BASE:
+    put_u64(writer, RAMET_TAG_BASE, trees.base);
+    return 0;
   default:
     return err_field(err, "kind", "a file server knows no request %u", kind);
   }

@@ -322,12 +322,14 @@ add_entry(struct root *root, struct frame *frame, uint16_t tag, struct span valu
 static struct root *
 root_alloc(struct err *err)
 {
+  static uint64_t last_serial;
   struct root *root = calloc(1, sizeof *root);
 
   if (!root) {
     err_code(err, "internal", "no memory for a root");
     return NULL;
   }
+  root->serial = ++last_serial;
   root->holders = 1;
   root->shm = -1;
   return root;
@@ -379,6 +381,12 @@ root_bind_holder(const struct root *root)
   while (root->base)
     root = root->base;
   return root;
+}
+
+uint64_t
+root_base_serial(const struct root *root)
+{
+  return root_bind_holder(root)->serial;
 }
 
 int

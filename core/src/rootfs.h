@@ -18,6 +18,8 @@ struct root *root_find(uint32_t id);
 struct root *root_derive(struct root *base, int upper, struct err *err) MUST_CHECK;
 /* Its writable layers' copies, topmost first, borrowed. */
 int root_uppers(const struct root *root, int fds[RAMET_LAYERS_MAX]);
+/* Which root that the daemon defined is below everything: two that stand on the same one say the same. */
+uint64_t root_base_serial(const struct root *root);
 struct root *root_hold(struct root *root);
 void root_release(struct root *root);
 /* A file as a sandbox on this root finds it under an absolute path, from the layer or bind that holds it. */

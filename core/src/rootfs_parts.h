@@ -8,6 +8,7 @@
 struct root {
   struct root *next;
   uint32_t id;
+  uint64_t serial; /* never given twice, as numbers of daemons' are */
   int holders;
   struct root *base; /* of a derived root: whose binds it has */
   int shm;           /* of a derived root: what stood in /dev/shm, or -1 */

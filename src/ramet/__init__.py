@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from ramet.errors import Unforkable as Unforkable
     from ramet.errors import WaitTimeout as WaitTimeout
     from ramet.models.commands import CommandInfo as CommandInfo
+    from ramet.models.differences import Difference as Difference
+    from ramet.models.differences import Process as Process
+    from ramet.models.differences import ProcessChange as ProcessChange
     from ramet.models.events import Event as Event
     from ramet.models.executions import Execution as Execution
     from ramet.models.executions import Result as Result
@@ -159,6 +162,7 @@ _HOME = {
     "CommandInfo": "ramet.models.commands",
     "Forkbox": "ramet.client.forkbox",
     "Event": "ramet.models.events",
+    **dict.fromkeys(("Difference", "Process", "ProcessChange"), "ramet.models.differences"),
     **dict.fromkeys(("Change", "FileEvent", "FileInfo"), "ramet.models.files"),
     "Limits": "ramet.models.limits",
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),

@@ -154,3 +154,21 @@ def test_the_tree_has_snapshots_and_what_has_ended_where_something_comes_from_it
     # Beside those of templates that other tests built.
     kinds = {node["key"].partition("@")[0]: node["kind"] for node in nodes}
     assert {parent: "sandbox", "point": "snapshot", child: "sandbox"}.items() <= kinds.items()
+
+
+def test_two_sandboxes_are_compared(ramet):
+    ramet("sandbox", "create", "--name", "box", *SLEEP)
+    ramet("fork", "box", "--name", "other")
+    ramet("exec", "other", "echo x > /tmp/file; echo x > file")
+    ramet("exec", "--detach", "other", "exec sleep 1000")
+    told = ramet("sandbox", "diff", "other", "box")
+    while b"sleep 1000" not in told.stdout:  # the shell has not come so far
+        told = ramet("sandbox", "diff", "other", "box")
+    *files, process = told.stdout.decode().splitlines()
+    assert files == ["added     /home/user/file", "added     /tmp/file"]
+    assert process.startswith("added     process ")
+    assert process.endswith(": sleep 1000")
+    found = json.loads(ramet("sandbox", "diff", "box", "other", "--path", "/tmp", "--json").stdout)
+    assert [(one["path"], one["change"]) for one in found["changes"]] == [("/tmp/file", "deleted")]
+    assert [one["change"] for one in found["processes"]] == ["deleted"]
+    assert ramet("sandbox", "diff", "box", "other", "--git").returncode == 2

@@ -104,6 +104,8 @@ enum ramet_kind {
   RAMET_FILE_COPY = 120,
   RAMET_FILE_WATCH = 121,
   RAMET_FILE_USAGE = 122, /* what the sandbox uses now */
+  RAMET_FILE_PROCESSES = 123, /* which processes it has now */
+  RAMET_FILE_BASE = 124, /* on what it stands */
   /* core to daemon */
   RAMET_OK = 32,
   RAMET_ERROR = 33,
@@ -245,12 +247,15 @@ enum ramet_file_tag {
   RAMET_TAG_MTIME_NS = 115, /* u64: nanoseconds since the epoch */
   RAMET_TAG_FILE_INFO = 116, /* struct ramet_file_info, name, target; repeated */
   RAMET_TAG_MORE = 117, /* u32: 1: another frame answers too */
+  RAMET_TAG_PROCESS_INFO = 118, /* struct ramet_process_info, name, the words of its command; repeated */
+  RAMET_TAG_BASE = 119, /* u64: the root below all snapshots; of one core no two roots ever have the same */
 };
 
 enum ramet_file_tree {
   RAMET_TREE_SANDBOX = 0,
   RAMET_TREE_ORIGIN = 1, /* as the sandbox was when it was made */
   RAMET_TREE_WRITTEN = 2, /* its writable layer alone: whiteouts are devices 0,0 */
+  RAMET_TREE_INHERITED = 3, /* and on: what those wrote that it was forked from, a layer each, the topmost first */
 };
 
 enum ramet_file_flag {
@@ -281,6 +286,19 @@ struct ramet_file_info {
   uint32_t opaque; /* 1: a directory that hides the one below it */
   uint32_t name_length;
   uint32_t target_length;
+};
+
+/* What is told of a process; `name_length` bytes of its name and `command_length` of its command follow. Numbers are
+ * those that the sandbox sees; the parent is 0 where it has just ended. */
+#define RAMET_PROCESS_COMMAND_MAX 4096 /* what is longer is cut off */
+struct ramet_process_info {
+  uint32_t pid;
+  uint32_t parent;
+  uint32_t uid;
+  uint32_t threads;
+  uint32_t state; /* the letter of proc(5) */
+  uint32_t name_length;
+  uint32_t command_length;
 };
 
 enum ramet_start_flag {

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ramet._descriptors import close_all
 from ramet.client._exchange import Peer
 from ramet.errors import DaemonLost, FileError, RametError
+from ramet.models.differences import Process
 from ramet.models.files import FileEvent, FileInfo, kind_of
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # struct ramet_file_info of core/include/ramet/protocol.h
 _INFO = struct.Struct("<4Q8I")
+# struct ramet_process_info
+_PROCESS = struct.Struct("<7I")
 _MORE = u32(p.TAG_MORE, 1)
 _CODES = {
     errno.ENOENT: "not_found",
@@ -79,6 +82,32 @@ def raw_of(value: bytes, base: str) -> Raw:
     path = f"{base.rstrip('/')}/{name}" if name else base
     info = FileInfo(path, kind_of(mode), size, mode & 0o7777, uid, gid, mtime_ns / 1e9, inode, links, target)
     return Raw(name, info, mode, device, bool(opaque))
+
+
+def processes_of(answers: list[frames.Frame]) -> tuple[Process, ...]:
+    """The processes that the answers tell of, by number. Raises DaemonLost."""
+    found = {}
+    try:
+        for frame in answers:
+            for tag, value in frames.decode(frame.payload):
+                if tag == p.TAG_PROCESS_INFO:
+                    # One that got another parent meanwhile is told twice.
+                    one = _process_of(value)
+                    found[one.pid] = one
+    except FrameError as error:
+        raise DaemonLost("core_lost", f"a file server sent nonsense: {error}") from None
+    return tuple([found[pid] for pid in sorted(found)])
+
+
+def _process_of(value: bytes) -> Process:
+    if len(value) < _PROCESS.size:
+        raise FrameError("a process's description is cut off")
+    pid, parent, uid, threads, state, name_size, command_size = _PROCESS.unpack_from(value)
+    name, command = value[_PROCESS.size :][:name_size], value[_PROCESS.size + name_size :][:command_size]
+    words = command.removesuffix(b"\0").split(b"\0") if command else []
+    return Process(
+        pid, parent, os.fsdecode(name), tuple([os.fsdecode(word) for word in words]), uid, threads, chr(state)
+    )
 
 
 class FileLink(Peer):

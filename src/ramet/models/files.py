@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATH_MAX = 4096
+MACHINE_ID = "/etc/machine-id"
+"""No two sandboxes share it, so no comparison tells of it."""
 OnConflict = Literal["refuse", "overwrite", "keep"]
+ChangeKind = Literal["added", "modified", "deleted"]
 FileKind = Literal["file", "directory", "link", "fifo", "socket", "device"]
 _KINDS: Mapping[int, FileKind] = {
     stat.S_IFREG: "file",
@@ -78,7 +81,7 @@ class Change:
     """One file that is otherwise than it was when the sandbox was made. `was` is None for a new one."""
 
     path: str
-    change: Literal["added", "modified", "deleted"]
+    change: ChangeKind
     now: FileInfo | None = None
     was: FileInfo | None = None
 

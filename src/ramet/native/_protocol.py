@@ -21,6 +21,7 @@ LANES_MAX = 4096
 POOL_MAX = 64
 FD_NONE = 4294967295
 FAULT_HOLD = 65536
+PROCESS_COMMAND_MAX = 4096
 LOG_MAGIC = 0x474F4C52
 LOG_HEADER = 4096
 LOG_CHUNK = 65536
@@ -77,6 +78,8 @@ FILE_SET = 119
 FILE_COPY = 120
 FILE_WATCH = 121
 FILE_USAGE = 122
+FILE_PROCESSES = 123
+FILE_BASE = 124
 OK = 32
 ERROR = 33
 EXITED = 34
@@ -204,11 +207,14 @@ TAG_DEPTH = 114
 TAG_MTIME_NS = 115
 TAG_FILE_INFO = 116
 TAG_MORE = 117
+TAG_PROCESS_INFO = 118
+TAG_BASE = 119
 
 # enum ramet_file_tree
 TREE_SANDBOX = 0
 TREE_ORIGIN = 1
 TREE_WRITTEN = 2
+TREE_INHERITED = 3
 
 # enum ramet_file_flag
 FILE_READ = 1
@@ -392,6 +398,8 @@ KIND_NAMES = MappingProxyType(
         120: "file_copy",
         121: "file_watch",
         122: "file_usage",
+        123: "file_processes",
+        124: "file_base",
         32: "ok",
         33: "error",
         34: "exited",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ramet.client import Files
+    from ramet.models.differences import Difference
     from ramet.models.files import Change, OnConflict
 
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
@@ -44,21 +46,47 @@ def cp(
 
 def diff(
     sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    other: str | None = typer.Argument(None, metavar="OTHER", help="Another one, to compare it with."),
     path: str = typer.Option("/", "--path", metavar="PATH", help="Only what is below this directory."),
     git: bool = typer.Option(False, "--git", help="As a patch for git apply, with names below --path."),
     as_json: bool = JSON,
 ) -> int:
-    """Show which files changed since a sandbox was made or forked."""
+    """Show which files changed since a sandbox was made or forked.
+
+    With OTHER: which files and processes are otherwise in SANDBOX than in OTHER.
+    """
     if sandbox is None:
         raise InvalidRequest.of("sandbox", "is missing: which one")
     files = _files(sandbox)
+    if other is not None:
+        if git:
+            raise InvalidRequest.of("git", "is for changes of one sandbox alone")
+        _tell_difference(files.compare(_files(other)), path, as_json=as_json)
+        return 0
     if git:
         sys.stdout.buffer.write(files.patch(path))
         sys.stdout.buffer.flush()
         return 0
-    base = path.rstrip("/") + "/"
-    _tell([one for one in files.diff() if one.path.startswith(base)], as_json=as_json)
+    _tell(_below(path, files.diff()), as_json=as_json)
     return 0
+
+
+def _below(path: str, changes: Iterable[Change]) -> list[Change]:
+    base = path.rstrip("/") + "/"
+    return [one for one in changes if one.path.startswith(base)]
+
+
+def _tell_difference(found: Difference, path: str, *, as_json: bool) -> None:
+    found = dataclasses.replace(found, files=tuple(_below(path, found.files)))
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return
+    _tell(found.files, as_json=False)
+    for one in found.processes:
+        shown = one.now or one.was
+        assert shown is not None  # noqa: S101  it is in one of the two
+        words = " ".join(shown.command or (f"[{shown.name}]",)).replace("\n", " ")
+        print(f"{one.change:<9} process {one.pid}: {words:.60}")
 
 
 def commit(

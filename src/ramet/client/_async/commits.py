@@ -31,19 +31,19 @@ class AsyncConflicts:
 
     async def of(self, change: Change) -> tuple[str, ...]:
         """The paths at which `target` is neither as `source` began nor as it is now."""
-        there = await self._look(self._target, change.path, p.TREE_SANDBOX)
-        if await self._same(there, change.was, p.TREE_ORIGIN):
+        there = await self.look(self._target, change.path, p.TREE_SANDBOX)
+        if await self.same(there, change.was, p.TREE_ORIGIN):
             if change.was is None:
                 return (change.path,) if await self._has_no_place(change.path) else ()
             turned = change.now is None or not change.now.is_dir
             return await self._below(change.path) if change.was.is_dir and turned else ()
-        return () if await self._same(there, change.now, p.TREE_SANDBOX) else (change.path,)
+        return () if await self.same(there, change.now, p.TREE_SANDBOX) else (change.path,)
 
     async def _has_no_place(self, path: str) -> bool:
         """Whether the directory that it is new in was one, and is gone, or something else, in `target`."""
         above = path.rpartition("/")[0] or "/"
-        before = await self._look(self._source, above, p.TREE_ORIGIN)
-        now = await self._look(self._target, above, p.TREE_SANDBOX)
+        before = await self.look(self._source, above, p.TREE_ORIGIN)
+        now = await self.look(self._target, above, p.TREE_SANDBOX)
         return before is not None and before.is_dir and (now is None or not now.is_dir)
 
     async def _below(self, path: str) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class AsyncConflicts:
             [
                 one
                 for one in sorted(before.keys() | now.keys())
-                if not await self._same(now.get(one), before.get(one), p.TREE_ORIGIN)
+                if not await self.same(now.get(one), before.get(one), p.TREE_ORIGIN)
             ]
         )
 
@@ -65,13 +65,14 @@ class AsyncConflicts:
         return {one.info.path: one.info for one in found}
 
     @staticmethod
-    async def _look(files: AsyncFiles, path: str, tree: int) -> FileInfo | None:
+    async def look(files: AsyncFiles, path: str, tree: int) -> FileInfo | None:
+        """What is at a path, a link itself; None: nothing."""
         found: list[Raw] = []
         with unless_gone():
             found = await files.infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=tree))
         return found[0].info if found else None
 
-    async def _same(self, there: FileInfo | None, ours: FileInfo | None, tree: int) -> bool:
+    async def same(self, there: FileInfo | None, ours: FileInfo | None, tree: int) -> bool:
         """Whether a file of `target` is one of `source`, as that stands in its `tree`."""
         if there is None or ours is None:
             return there is ours

@@ -24,6 +24,7 @@ from ramet._descriptors import close_all
 from ramet.client._async.client import PATIENCE_S
 from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.commits import AsyncConflicts, check_on_conflict
+from ramet.client._async.differences import AsyncComparison
 from ramet.client._async.streams import deadline_of, remaining
 from ramet.client._backends._async import in_thread, poll
 from ramet.client._exchange import Stale
@@ -36,11 +37,13 @@ from ramet.client._files import (
     file_error,
     git_mode,
     git_patch,
+    processes_of,
     unless_gone,
 )
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
 from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
-from ramet.models.files import Change, FileEvent, FileInfo, OnConflict, check_path
+from ramet.models.differences import Difference, Process
+from ramet.models.files import MACHINE_ID, Change, FileEvent, FileInfo, OnConflict, check_path
 from ramet.models.sandboxes import Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -54,7 +57,6 @@ IDLE_MAX = 4
 # A copy of gigabytes in one request takes long; the server says nothing before its end.
 COPY_PATIENCE_S = 3600.0
 TRIES = 3
-MACHINE_ID = "/etc/machine-id"
 
 
 class AsyncFiles:
@@ -290,6 +292,10 @@ class AsyncFiles:
                 changes[one.info.path] = Change(one.info.path, kind, one.info, was)
         return tuple([changes[path] for path in sorted(changes)])
 
+    async def compare(self, other: AsyncFiles) -> Difference:
+        """As `AsyncSandbox.diff` with another sandbox."""
+        return await AsyncComparison(self, other).difference()
+
     async def patch(self, path: Path = "/") -> bytes:
         """What changed below `path`, as a patch that ``git apply`` takes; without directories and owners."""
         base = (await self._path(path)).rstrip("/")
@@ -483,6 +489,16 @@ class AsyncFiles:
             shared_bytes=found.u64(p.TAG_SHARED_BYTES),
         )
 
+    async def processes(self) -> tuple[Process, ...]:
+        """As `AsyncSandbox.processes`."""
+        return processes_of(await self._whole(Ask(p.FILE_PROCESSES, "/")))
+
+    async def base(self) -> tuple[str, int]:
+        """The core that has the sandbox, and which root is below all snapshots there; not for users."""
+        frame, _ = await self._ask(Ask(p.FILE_BASE, "/"))
+        core = (await self._commands.known()).core_id
+        return core, frames.attributes(frame.payload).u64(p.TAG_BASE)
+
     # --- the way to the server ----------------------------------------------------------------------------
 
     async def _path(self, path: Path) -> str:
@@ -490,10 +506,14 @@ class AsyncFiles:
 
     async def infos(self, ask: Ask, patience: float = PATIENCE_S) -> Raws:
         """What the file server tells; not for users."""
+        return ask.infos(await self._whole(ask, patience))
+
+    async def _whole(self, ask: Ask, patience: float = PATIENCE_S) -> Frames:
+        """An answer in any number of parts."""
         for _ in range(TRIES):
             link = await self._link()
             try:
-                return ask.infos(await self._answers(link, ask, patience))
+                return await self._answers(link, ask, patience)
             except Stale:
                 continue
             finally:

@@ -36,6 +36,7 @@ from ramet.errors import (
     WaitTimeout,
 )
 from ramet.kernels import Kernel, get
+from ramet.models.differences import Difference, Process
 from ramet.models.executions import Execution, Result
 from ramet.models.files import Change, OnConflict
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
@@ -408,9 +409,22 @@ class AsyncSandbox(Opening):
         """
         return await self.files.commit_to(other.files, on_conflict=on_conflict)
 
-    async def diff(self) -> tuple[Change, ...]:
-        """The files that are otherwise than when it was made, or forked, by path."""
-        return await self.files.diff()
+    @overload
+    async def diff(self, other: None = None) -> tuple[Change, ...]: ...
+    @overload
+    async def diff(self, other: AsyncSandbox) -> Difference: ...
+    async def diff(self, other: AsyncSandbox | None = None) -> tuple[Change, ...] | Difference:
+        """The files that are otherwise than when it was made, or forked, by path.
+
+        With another sandbox, the files and processes that are otherwise here than there. Both go on
+        meanwhile: what they do may be told or not. Both have to stand on the same root, however they come
+        from it; InvalidRequest (``other_root``) else.
+        """
+        return await self.files.diff() if other is None else await self.files.compare(other.files)
+
+    async def processes(self) -> tuple[Process, ...]:
+        """Its processes at the moment, by number; zombies too."""
+        return await self.files.processes()
 
     # --- code ---------------------------------------------------------------------------------------------
 

@@ -32,19 +32,19 @@ class Conflicts:
 
     def of(self, change: Change) -> tuple[str, ...]:
         """The paths at which `target` is neither as `source` began nor as it is now."""
-        there = self._look(self._target, change.path, p.TREE_SANDBOX)
-        if self._same(there, change.was, p.TREE_ORIGIN):
+        there = self.look(self._target, change.path, p.TREE_SANDBOX)
+        if self.same(there, change.was, p.TREE_ORIGIN):
             if change.was is None:
                 return (change.path,) if self._has_no_place(change.path) else ()
             turned = change.now is None or not change.now.is_dir
             return self._below(change.path) if change.was.is_dir and turned else ()
-        return () if self._same(there, change.now, p.TREE_SANDBOX) else (change.path,)
+        return () if self.same(there, change.now, p.TREE_SANDBOX) else (change.path,)
 
     def _has_no_place(self, path: str) -> bool:
         """Whether the directory that it is new in was one, and is gone, or something else, in `target`."""
         above = path.rpartition("/")[0] or "/"
-        before = self._look(self._source, above, p.TREE_ORIGIN)
-        now = self._look(self._target, above, p.TREE_SANDBOX)
+        before = self.look(self._source, above, p.TREE_ORIGIN)
+        now = self.look(self._target, above, p.TREE_SANDBOX)
         return before is not None and before.is_dir and (now is None or not now.is_dir)
 
     def _below(self, path: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Conflicts:
             [
                 one
                 for one in sorted(before.keys() | now.keys())
-                if not self._same(now.get(one), before.get(one), p.TREE_ORIGIN)
+                if not self.same(now.get(one), before.get(one), p.TREE_ORIGIN)
             ]
         )
 
@@ -66,13 +66,14 @@ class Conflicts:
         return {one.info.path: one.info for one in found}
 
     @staticmethod
-    def _look(files: Files, path: str, tree: int) -> FileInfo | None:
+    def look(files: Files, path: str, tree: int) -> FileInfo | None:
+        """What is at a path, a link itself; None: nothing."""
         found: list[Raw] = []
         with unless_gone():
             found = files.infos(Ask(p.FILE_STAT, path, p.FILE_AS_NAMED, tree=tree))
         return found[0].info if found else None
 
-    def _same(self, there: FileInfo | None, ours: FileInfo | None, tree: int) -> bool:
+    def same(self, there: FileInfo | None, ours: FileInfo | None, tree: int) -> bool:
         """Whether a file of `target` is one of `source`, as that stands in its `tree`."""
         if there is None or ours is None:
             return there is ours

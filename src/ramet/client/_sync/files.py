@@ -33,15 +33,18 @@ from ramet.client._files import (
     file_error,
     git_mode,
     git_patch,
+    processes_of,
     unless_gone,
 )
 from ramet.client._sync.client import PATIENCE_S
 from ramet.client._sync.commands import Commands
 from ramet.client._sync.commits import Conflicts, check_on_conflict
+from ramet.client._sync.differences import Comparison
 from ramet.client._sync.streams import deadline_of, remaining
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
 from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
-from ramet.models.files import Change, FileEvent, FileInfo, OnConflict, check_path
+from ramet.models.differences import Difference, Process
+from ramet.models.files import MACHINE_ID, Change, FileEvent, FileInfo, OnConflict, check_path
 from ramet.models.sandboxes import Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -55,7 +58,6 @@ IDLE_MAX = 4
 # A copy of gigabytes in one request takes long; the server says nothing before its end.
 COPY_PATIENCE_S = 3600.0
 TRIES = 3
-MACHINE_ID = "/etc/machine-id"
 
 
 class Files:
@@ -291,6 +293,10 @@ class Files:
                 changes[one.info.path] = Change(one.info.path, kind, one.info, was)
         return tuple([changes[path] for path in sorted(changes)])
 
+    def compare(self, other: Files) -> Difference:
+        """As `Sandbox.diff` with another sandbox."""
+        return Comparison(self, other).difference()
+
     def patch(self, path: Path = "/") -> bytes:
         """What changed below `path`, as a patch that ``git apply`` takes; without directories and owners."""
         base = (self._path(path)).rstrip("/")
@@ -482,6 +488,16 @@ class Files:
             shared_bytes=found.u64(p.TAG_SHARED_BYTES),
         )
 
+    def processes(self) -> tuple[Process, ...]:
+        """As `Sandbox.processes`."""
+        return processes_of(self._whole(Ask(p.FILE_PROCESSES, "/")))
+
+    def base(self) -> tuple[str, int]:
+        """The core that has the sandbox, and which root is below all snapshots there; not for users."""
+        frame, _ = self._ask(Ask(p.FILE_BASE, "/"))
+        core = (self._commands.known()).core_id
+        return core, frames.attributes(frame.payload).u64(p.TAG_BASE)
+
     # --- the way to the server ----------------------------------------------------------------------------
 
     def _path(self, path: Path) -> str:
@@ -489,10 +505,14 @@ class Files:
 
     def infos(self, ask: Ask, patience: float = PATIENCE_S) -> Raws:
         """What the file server tells; not for users."""
+        return ask.infos(self._whole(ask, patience))
+
+    def _whole(self, ask: Ask, patience: float = PATIENCE_S) -> Frames:
+        """An answer in any number of parts."""
         for _ in range(TRIES):
             link = self._link()
             try:
-                return ask.infos(self._answers(link, ask, patience))
+                return self._answers(link, ask, patience)
             except Stale:
                 continue
             finally:

@@ -37,6 +37,7 @@ from ramet.errors import (
     WaitTimeout,
 )
 from ramet.kernels import Kernel, get
+from ramet.models.differences import Difference, Process
 from ramet.models.executions import Execution, Result
 from ramet.models.files import Change, OnConflict
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
@@ -403,9 +404,22 @@ class Sandbox(Opening):
         """
         return self.files.commit_to(other.files, on_conflict=on_conflict)
 
-    def diff(self) -> tuple[Change, ...]:
-        """The files that are otherwise than when it was made, or forked, by path."""
-        return self.files.diff()
+    @overload
+    def diff(self, other: None = None) -> tuple[Change, ...]: ...
+    @overload
+    def diff(self, other: Sandbox) -> Difference: ...
+    def diff(self, other: Sandbox | None = None) -> tuple[Change, ...] | Difference:
+        """The files that are otherwise than when it was made, or forked, by path.
+
+        With another sandbox, the files and processes that are otherwise here than there. Both go on
+        meanwhile: what they do may be told or not. Both have to stand on the same root, however they come
+        from it; InvalidRequest (``other_root``) else.
+        """
+        return self.files.diff() if other is None else self.files.compare(other.files)
+
+    def processes(self) -> tuple[Process, ...]:
+        """Its processes at the moment, by number; zombies too."""
+        return self.files.processes()
 
     # --- code ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,109 @@
+# Generated from _async/differences.py by scripts/unasync.py. Do not edit.
+"""How the files and processes of two sandboxes differ, whatever forks they come from.
+
+Two that stand on one root can differ only where somebody wrote above it: they themselves, or those that they
+were forked from. So what is looked at are the names in all of those layers, and never the root itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ramet.client._files import Ask, Raw, unless_gone
+from ramet.client._sync.commits import Conflicts
+from ramet.errors import FileError, InvalidRequest
+from ramet.models.differences import Difference, differing
+from ramet.models.files import MACHINE_ID, Change, ChangeKind, FileInfo
+from ramet.native import _protocol as p
+
+if TYPE_CHECKING:
+    from ramet.client._sync.files import Files
+
+# It is a file system of its own, so no layer has what is in it.
+SHM = "/dev/shm"  # noqa: S108
+
+
+class Comparison:
+    """What is otherwise in one sandbox than in another."""
+
+    def __init__(self, ours: Files, theirs: Files) -> None:
+        self._ours = ours
+        self._theirs = theirs
+        self._alike = Conflicts(ours, theirs)
+        self._changes: dict[str, Change] = {}
+        self._told: set[str] = set()
+
+    def difference(self) -> Difference:
+        """All of it. Raises InvalidRequest, FileError, SandboxEnded."""
+        if self._ours.base() != self._theirs.base():
+            raise InvalidRequest(
+                "other_root",
+                "the two sandboxes do not stand on the same root",
+                field="other",
+                hint="forks of one sandbox do, and sandboxes of one root since the daemon started",
+            )
+        processes = differing(self._ours.processes(), self._theirs.processes())
+        # The parts of paths, so that a directory comes before what is in it.
+        for parts in sorted([tuple(path.split("/")) for path in self._names()]):
+            self._compare("/".join(parts))
+        return Difference(tuple([self._changes[path] for path in sorted(self._changes)]), processes)
+
+    def _names(self) -> set[str]:
+        names: set[str] = set()
+        for files in (self._ours, self._theirs):
+            names.update([one.path for one in _listed(files, SHM)])
+            for one in self._written(files):
+                names.add(one.info.path)
+                if one.opaque:  # what it hides may stand in the root, and in no layer
+                    for side in (self._ours, self._theirs):
+                        names.update([below.path for below in _listed(side, one.info.path)])
+        names.discard(MACHINE_ID)
+        return names
+
+    @staticmethod
+    def _written(files: Files) -> list[Raw]:
+        """What is in its writable layer, and in those of its ancestors."""
+        found = files.infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
+        layer = p.TREE_INHERITED
+        while layer < p.TREE_INHERITED + p.LAYERS_MAX:
+            try:
+                found += files.infos(Ask(p.FILE_LIST, "/", tree=layer))
+            except FileError as error:
+                if error.code == "not_found":  # it has no more
+                    break
+                raise
+            layer += 1
+        return found
+
+    def _compare(self, path: str) -> None:
+        if self._is_told(path):
+            return
+        now = self._alike.look(self._ours, path, p.TREE_SANDBOX)
+        was = self._alike.look(self._theirs, path, p.TREE_SANDBOX)
+        if now is None and was is None:
+            return
+        if not self._alike.same(was, now, p.TREE_SANDBOX):
+            kind: ChangeKind = "added" if was is None else "deleted" if now is None else "modified"
+            self._changes[path] = Change(path, kind, now, was)
+        if _is_dir(now) != _is_dir(was):
+            self._told.add(path)
+            if _is_dir(now):
+                for one in _listed(self._ours, path):
+                    self._changes[one.path] = Change(one.path, "added", one, None)
+
+    def _is_told(self, path: str) -> bool:
+        """Whether it is in a directory that only one of the two has."""
+        parts = path.split("/")
+        return any("/".join(parts[:length]) in self._told for length in range(2, len(parts)))
+
+
+def _is_dir(info: FileInfo | None) -> bool:
+    return info is not None and info.is_dir
+
+
+def _listed(files: Files, path: str) -> list[FileInfo]:
+    """What is below a path, at all levels; nothing where that is no directory."""
+    found: list[Raw] = []
+    with unless_gone():
+        found = files.infos(Ask(p.FILE_LIST, path, p.FILE_AS_NAMED))
+    return [one.info for one in found]
