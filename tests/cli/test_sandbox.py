@@ -36,6 +36,17 @@ def test_a_sandbox_outlives_the_command_that_made_it(ramet):
     assert "killed: by request" in ramet("sandbox", "ls", "--all").stdout.decode()
 
 
+def test_what_its_time_ends_is_to_be_kept_for_sandboxes_and_forks(ramet):
+    ramet("sandbox", "create", "--name", "worker", "--timeout", "300", "--keep-on", "timeout", *SLEEP)
+    ramet("fork", "worker", "--name", "kid", "--timeout", "300", "--keep-on", "timeout")
+    assert [(one["name"], one["keep_on"]) for one in listed(ramet)] == [
+        ("worker", ["timeout"]),
+        ("kid", ["timeout"]),
+    ]
+    refused = ramet("fork", "kid", "--keep-on", "oom")
+    assert (refused.returncode, b"--keep-on: 'oom'" in refused.stderr) == (2, True)
+
+
 def test_forks_are_made_by_name_and_know_their_parent(ramet):
     parent = ramet("sandbox", "create", "--name", "worker", *SLEEP).stdout.decode().strip()
     made = ramet("fork", "worker", "-n", "3").stdout.decode().split()

@@ -37,6 +37,7 @@ _OPTIONS = {
     "name": "NAME",
     "n": "-n",
     "ttl": "--ttl",
+    "keep_on": "--keep-on",
     **{f"limits.{spec.name}": spec.option for spec in LIMITS},
 }
 

@@ -47,9 +47,10 @@ Key = tuple[str, tuple[tuple[str, "int | float"], ...]]
 
 
 def goes_past_daemon(request: ForkRequest) -> bool:
-    """Whether core can be asked: names, what outlives its owner, what is left out are the daemon's."""
+    """Whether core can be asked: names, what outlives its owner, is left out or kept are the daemon's."""
     return (
         not request.detach
+        and not request.keep_on
         and request.on_unsupported == "refuse"
         and (request.snapshot is not None or not request.children[0].limits)
         and all(one.name is None and one.limits == request.children[0].limits for one in request.children)

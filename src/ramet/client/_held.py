@@ -7,6 +7,7 @@ that is detached. It leads to the daemon, or for what was forked over a lane to 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import weakref
@@ -315,4 +316,7 @@ def result_of(info: SandboxInfo, out: Captured, err: Captured, encoding: str) ->
     """The result of a sandbox that has ended."""
     end = info.end
     assert end is not None  # noqa: S101  the caller's order
-    return results.result_of(end, out, err, limits=Limits.of(info.limits), encoding=encoding)
+    result = results.result_of(end, out, err, limits=Limits.of(info.limits), encoding=encoding)
+    if not info.keep_on:
+        return result
+    return dataclasses.replace(result, kept=info.kept, kept_error=info.kept_error)

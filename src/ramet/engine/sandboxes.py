@@ -22,6 +22,7 @@ from ramet.engine import plan
 from ramet.engine.ahead import Ahead, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.events import Events
+from ramet.engine.keeping import Keeper
 from ramet.engine.lineage import Ancestry
 from ramet.engine.snapshots import Image, Snapshots
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
@@ -92,6 +93,7 @@ class Sandboxes:
             archive, cores.settings.path, cores.spawn, self._all_living, self._lineage_rebuilt
         )
         self._cores = cores
+        self._keeper = Keeper(self.snapshots, cores.spawn, self._capture, self._finish)
         self._living: dict[int, Sandbox] = {}
         self._past: OrderedDict[int, Sandbox] = OrderedDict()
         self._strays: dict[int, list[Frame]] = {}
@@ -212,6 +214,7 @@ class Sandboxes:
         root = await core.definitions.get(run.root, run.python, request.tools)
         origin = Origin(shown_command(run.argv), kernel=request.kernel, metadata=request.metadata)
         sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
+        sandbox.keep_on = request.keep_on
         sandbox.ground = Ground(
             root.identity,
             (run.root, run.python, request.tools),
@@ -400,6 +403,7 @@ class Sandboxes:
             channel.close()
             raise
         sandbox.spare = spare
+        sandbox.keep_on = request.keep_on
         sandbox.ground = image.ground_of_children()
         try:
             payload = self._standing(sandbox, own.timeout)
@@ -571,6 +575,7 @@ class Sandboxes:
         self.ahead.close()
         for sandbox in list(self._living.values()):
             sandbox.note = sandbox.note or "the daemon ended"
+            sandbox.writing = False
             self._finish(sandbox, sandbox.core.ended_as(LOST, reason="killed"))
 
     # --- core's words -------------------------------------------------------------------------------------
@@ -638,6 +643,7 @@ class Sandboxes:
             return False
         sandbox.watched = bool(told.u64(p.TAG_WATCH))
         self._living[number] = sandbox
+        self._keeper.watch(sandbox)
         sandbox.attach()
         sandbox.leave()
         self._lives("adopted", sandbox)
@@ -693,6 +699,7 @@ class Sandboxes:
         return sandbox
 
     def _stands(self, sandbox: Sandbox, channel: Channel) -> None:
+        self._keeper.watch(sandbox)
         if sandbox.ttl is None:
             return
         try:
@@ -701,6 +708,9 @@ class Sandboxes:
             raise _no_descriptors(error) from None
 
     def _finish(self, sandbox: Sandbox, end: RunEnd) -> None:
+        if sandbox.writing:
+            sandbox.last = end
+            return
         self._living.pop(sandbox.number, None)
         self._past[sandbox.number] = sandbox
         if sandbox.spare:
@@ -728,7 +738,7 @@ class Sandboxes:
         return plan.standing_part(
             sandbox.number,
             hostname=sandbox.hostname,
-            wall=timeout,
+            wall=Keeper.wall(sandbox, timeout),
             owned=sandbox.ttl is None,
             record=sandbox.record(),
         )

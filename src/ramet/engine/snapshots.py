@@ -220,6 +220,11 @@ class Snapshots:
                 self._writing[name] = failed
                 asyncio.get_running_loop().call_later(FAILED_S, self._forget_failed, name, failed)
 
+    def failure(self, name: str) -> str | None:
+        """Why `keep_later` could not write one of late."""
+        pending = self._writing.get(name)
+        return None if pending is None else pending.damage
+
     def _forget_failed(self, name: str, failed: Snapshot) -> None:
         if self._writing.get(name) is failed:
             del self._writing[name]

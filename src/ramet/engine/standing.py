@@ -15,6 +15,7 @@ from ramet.engine.durable import Ground
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models.limits import Limits, without_memory
 from ramet.models.operations import RunEnd
+from ramet.models.results import EXIT_TIMEOUT
 from ramet.models.sandboxes import KernelRef, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
 from ramet.native.frames import u32, u64
@@ -112,6 +113,17 @@ class Sandbox:
         """A client made or claimed it over a lane, and core knows when that lets go of it."""
         self.note: str | None = None
         """Who had it ended."""
+        self.keep_on: tuple[str, ...] = ()
+        self.until: float | None = None
+        """Its deadline, where that is ours: of time.monotonic(), which daemons of one boot share."""
+        self.kept: str | None = None
+        self.kept_error: str | None = None
+        self.overdue = False
+        """It is ended for its deadline."""
+        self.writing = False
+        """Its last state is being written to disk: its end is told after that."""
+        self.last: RunEnd | None = None
+        """The end that is to be told then."""
         self.gone = asyncio.Event()
         self.capturing = asyncio.Lock()
         self.on_end: list[Callable[[], object]] = []
@@ -151,7 +163,7 @@ class Sandbox:
     @property
     def ending(self) -> bool:
         """True once its end is certain, and while that is awaited."""
-        return self.note is not None or self.exit is not None or self.end is not None
+        return self.overdue or self.note is not None or self.exit is not None or self.end is not None
 
     def info(self) -> SandboxInfo:
         """What is told of it."""
@@ -180,6 +192,9 @@ class Sandbox:
             metadata=origin.metadata,
             limits=self.limits.asked(),
             cgroups=self.cgroups,
+            keep_on=self.keep_on,
+            kept=self.kept,
+            kept_error=self.kept_error,
         )
 
     # --- the record in core -------------------------------------------------------------------------------
@@ -198,6 +213,8 @@ class Sandbox:
             "created": self.created,
             "limits": self.limits.asked(),
             "ground": self.ground.to_record(),
+            "keep_on": self.keep_on,
+            "until": self.until,
         }
 
     @classmethod
@@ -236,6 +253,8 @@ class Sandbox:
                 created=data["created"],
             )
             sandbox.ground = Ground.from_record(data["ground"])
+            sandbox.keep_on = tuple(data["keep_on"])
+            sandbox.until = None if data["until"] is None else float(data["until"])
             return sandbox
         except (ValueError, KeyError, TypeError, InvalidRequest):
             return None
@@ -324,6 +343,13 @@ class Sandbox:
         if self.end is None and self.core.alive:
             self.core.end_sandbox(self.number)
 
+    def end_overdue(self) -> None:
+        """Have it ended for its deadline, if it is not ending already."""
+        if not self.ending:
+            self.overdue = True
+            if self.core.alive:
+                self.core.end_sandbox(self.number)
+
     def signal(self, number: int) -> None:
         """Send a signal to its command, and to what that waits for."""
         if self.end is None and self.core.alive:
@@ -350,6 +376,10 @@ class Sandbox:
         self.drop_first()
         if self.past_daemon and end.reason == "killed" and self.note is None:
             self.note = "its owner had it ended, or went"
+        if self.overdue and end.reason == "killed":
+            end = end._replace(reason="timeout", exit_code=EXIT_TIMEOUT)
+        elif end.reason == "timeout" and self.keep_on:
+            self.kept_error = self.kept_error or "the daemon did not come to it in time"
         self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
         self.ended = time.time()
         self._stop_timer()

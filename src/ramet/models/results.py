@@ -93,6 +93,8 @@ class CommandResult:
     `duration_ms` counts from the request's arrival in core to the end of the command, `setup_ms` to its exec.
     `enforced_by` tells the mechanism behind each limit. `lingering` is true when a process could not be
     reaped in time (uninterruptible sleep); it is dead to the sandbox but holds its memory still.
+    `kept` names the snapshot that was taken of its sandbox before its end, where that was asked for
+    (`keep_on`); `kept_error` says why there is none, or what is wrong with it.
     """
 
     exit_code: int
@@ -108,6 +110,8 @@ class CommandResult:
     enforced_by: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(ENFORCED_BY), repr=False)
     single_uid: bool = True
     lingering: bool = False
+    kept: str | None = None
+    kept_error: str | None = None
     encoding: str = dataclasses.field(default="utf-8", repr=False)
     errors: str = dataclasses.field(default="replace", repr=False)
 
@@ -199,6 +203,8 @@ class CommandResult:
             "enforced_by": dict(self.enforced_by),
             "single_uid": self.single_uid,
             "lingering": self.lingering,
+            "kept": self.kept,
+            "kept_error": self.kept_error,
         }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from ramet.errors import InvalidRequest, LimitUnsupported
+from ramet.models.keeping import check_keep_on
 from ramet.models.limits import BY_NAME, Limits, enforced_by, parse_limit, parse_seconds, shown
 from ramet.models.names import check_name, check_text
 from ramet.models.operations import Python, RunEnd, RunRequest
@@ -116,7 +117,8 @@ class CreateRequest:
     `run` holds the command and where it runs; its limit ``wall`` does not count, `timeout` does: seconds
     until everything in the sandbox is killed, None for never. `ttl` is None unless the sandbox is detached.
     With `kernel` the command gets a channel. `held`: it stands, and its command waits for ``sandbox.begin``.
-    `tools` are directories of the host that are shown inside.
+    `tools` are directories of the host that are shown inside. `keep_on` names the ends before which a
+    snapshot is taken.
     """
 
     run: RunRequest
@@ -128,6 +130,7 @@ class CreateRequest:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     held: bool = False
     tools: tuple[str, ...] = ()
+    keep_on: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -146,6 +149,7 @@ class CreateRequest:
         kernel: KernelRef | None = None,
         metadata: Mapping[str, str] | None = None,
         tools: Sequence[Text] = (),
+        keep_on: Sequence[str] = (),
     ) -> Self:
         """The request for `command`. Raises InvalidRequest naming the argument at fault."""
         run = RunRequest.of(command, env=env, cwd=cwd, root=root, limits=limits, python=python)
@@ -161,6 +165,7 @@ class CreateRequest:
             kernel,
             check_metadata(metadata),
             tools=_tools(tools, run.root),
+            keep_on=check_keep_on(keep_on, [timeout]),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -175,27 +180,29 @@ class CreateRequest:
             metadata=self.metadata or None,
             held=self.held or None,
             tools=self.tools or None,
+            keep_on=self.keep_on or None,
         )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        only(data, ("run", "name", "timeout", "detach", "ttl", "kernel", "metadata", "held", "tools"))
+        only(data, [field.name for field in dataclasses.fields(cls)])
         run = data.get("run")
         if not isinstance(run, dict) or "streams" in run or "fault" in run:
             raise InvalidRequest.of("run", "must be an object that describes a command")
         name, detach = data.get("name"), flag(data.get("detach", False), "detach")
-        asked = RunRequest.from_wire(run)
+        asked, timeout = RunRequest.from_wire(run), _timeout(data.get("timeout"))
         return cls(
             asked,
             None if name is None else check_name(check_text(name, "name")),
-            _timeout(data.get("timeout")),
+            timeout,
             detach,
             _ttl(data.get("ttl"), detach=detach),
             KernelRef.from_wire(data.get("kernel")),
             check_metadata(data.get("metadata")),
             flag(data.get("held", False), "held"),
             _tools(data.get("tools", ()), asked.root),
+            check_keep_on(data.get("keep_on", ()), [timeout]),
         )
 
 
@@ -269,6 +276,7 @@ class ForkRequest:
     detach: bool = False
     ttl: float | None = None
     on_unsupported: OnUnsupported = "refuse"
+    keep_on: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -284,6 +292,7 @@ class ForkRequest:
         detach: bool = False,
         ttl: float | None = None,
         on_unsupported: object = "refuse",
+        keep_on: Sequence[str] = (),
     ) -> Self:
         """The checked request for `n` children, with lists of `n` where they differ.
 
@@ -309,6 +318,7 @@ class ForkRequest:
             flag(detach, "detach"),
             _ttl(ttl, detach=detach),
             check_on_unsupported(on_unsupported, taken=snapshot is not None),
+            check_keep_on(keep_on, [child.timeout for child in children]),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -320,6 +330,7 @@ class ForkRequest:
             children=[child.to_wire() for child in self.children],
             detach=self.detach or None,
             ttl=self.ttl,
+            keep_on=self.keep_on or None,
         )
 
     @classmethod
@@ -339,7 +350,8 @@ class ForkRequest:
         )
         made = tuple([Child.from_wire(child) for child in children])
         _check_different([child.name for child in made if child.name is not None])
-        return dataclasses.replace(checked, children=made)
+        kept = check_keep_on(data.get("keep_on", ()), [child.timeout for child in made])
+        return dataclasses.replace(checked, children=made, keep_on=kept)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -668,6 +680,8 @@ class SandboxInfo:
     inside. `end` is how it ended, `note` who ended it, where the command did not. `kernel` tells of one that
     runs code; `epoch` counts the forks from its first ancestor on; `metadata` is what its maker noted of it.
     `limits` are those that differ from the defaults; `cgroups` says which core has for them.
+    `keep_on` are the ends before which a snapshot is taken; `kept` is the name of the one that was taken, and
+    `kept_error` why there is none, or what is wrong with it.
     """
 
     id: str
@@ -693,6 +707,9 @@ class SandboxInfo:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
     cgroups: str = ""
+    keep_on: tuple[str, ...] = ()
+    kept: str | None = None
+    kept_error: str | None = None
 
     @property
     def enforced_by(self) -> Mapping[str, str]:
@@ -710,6 +727,7 @@ class SandboxInfo:
         more = {
             "command": tuple(data["command"]),
             "dropped": tuple(data.get("dropped", ())),
+            "keep_on": tuple(data.get("keep_on", ())),
             "end": None if end is None else RunEnd._make(end),
             "kernel": KernelRef.from_wire(data.get("kernel")),
         }
@@ -728,12 +746,20 @@ class SandboxInfo:
         if end.reason == "exit":
             return f"exit code {end.exit_code}"
         if end.reason == "timeout":
-            return "its time was up"
+            return "its time was up" + self._what_is_kept()
         if end.reason == "idle":
             return "nothing in it ran for too long"
         if limit := limit_of(end.reason, None):
             return f"its limit of {limit} was exceeded"
         return end.signal or f"{end.reason}: {self.note or 'nobody said why'}"
+
+    def _what_is_kept(self) -> str:
+        return "".join(
+            [
+                "" if self.kept is None else f", its state is kept as {self.kept}",
+                "" if self.kept_error is None else f", to keep it: {self.kept_error}",
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object for people, with the end by its names."""

@@ -28,6 +28,9 @@ _TTL = typer.Option(
 _TIMEOUT = typer.Option(
     None, "--timeout", metavar="SECONDS", help="Time until everything in it is killed. Default: none."
 )
+_KEEP_ON = typer.Option(
+    [], "--keep-on", metavar="timeout", help="Take a snapshot, kept-ID, before its time ends it."
+)
 
 
 def create(
@@ -39,6 +42,7 @@ def create(
     name: str | None = typer.Option(None, metavar="NAME", help="A name to call it by, besides its id."),
     ttl: str | None = _TTL,
     timeout: str | None = _TIMEOUT,
+    keep_on: list[str] = _KEEP_ON,
     env: list[str] = typer.Option(
         [],
         "--env",
@@ -95,6 +99,7 @@ def create(
         "env": dict(variable(text) for text in env),
         "limits": {limit: value for limit, value in limits.items() if value is not None},
         "timeout": timeout,
+        "keep_on": keep_on,
         "cwd": cwd,
         "root": root,
         "workspace": workspace,
@@ -122,6 +127,7 @@ def fork(
     on_unsupported: str = ON_UNSUPPORTED,
     ttl: str | None = _TTL,
     timeout: str | None = _TIMEOUT,
+    keep_on: list[str] = _KEEP_ON,
     as_json: bool = JSON,
 ) -> int:
     """Fork a running sandbox, or a snapshot, and print the ids of the children.
@@ -138,6 +144,7 @@ def fork(
     from ramet.client import fork as fork_it
     from ramet.models.sandboxes import check_on_unsupported
 
+    arguments["keep_on"] = keep_on
     arguments["on_unsupported"] = check_on_unsupported(on_unsupported)
     with fork_it(sandbox=source, snapshot=snapshot, n=int(n), detach=True, **arguments) as made:
         _tell_made([one.info for one in made], as_json=as_json)

@@ -113,6 +113,7 @@ class AsyncSandbox(Opening):
         python: Python | None = None,
         workspace: str | PathLike[str] | None = None,
         tools: Sequence[str | PathLike[str]] = (),
+        keep_on: Sequence[str] = (),
         client: AsyncClient | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -141,6 +142,9 @@ class AsyncSandbox(Opening):
                 the command, and further ones, then begin. Nothing goes back but by `export`.
             tools: further directories of the host to show in the default root, read-only, each at its own
                 path. Their ``bin`` directories come first in PATH.
+            keep_on: ``["timeout"]`` has its state kept before its timeout ends it: as a snapshot, which
+                `kept` of the result names. Where that cannot be, `kept_error` says why. It ends 8 s later at
+                most.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -177,6 +181,7 @@ class AsyncSandbox(Opening):
                 detach=detach,
                 ttl=ttl,
                 tools=[absolute(path) or "" for path in tools],
+                keep_on=keep_on,
             )
             self._output = request.run.limits.output
             self._request = dataclasses.replace(request, held=workspace is not None)
@@ -193,6 +198,7 @@ class AsyncSandbox(Opening):
                 metadata=metadata,
                 detach=detach,
                 ttl=ttl,
+                keep_on=keep_on,
             )
             self._output = int(self._request.children[0].limits.get("output", self._output))
         self._made()
@@ -622,6 +628,7 @@ class AsyncSandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        keep_on: Sequence[str] = (),
         on_unsupported: OnUnsupported = "refuse",
     ) -> AsyncSandbox: ...
     @overload
@@ -637,6 +644,7 @@ class AsyncSandbox(Opening):
         timeout: float | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        keep_on: Sequence[str] = (),
         on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> AsyncSandboxList: ...
@@ -653,6 +661,7 @@ class AsyncSandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        keep_on: Sequence[str] = (),
         on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> AsyncSandbox | AsyncSandboxList:
@@ -676,6 +685,7 @@ class AsyncSandbox(Opening):
             name: of the one child, without `n`.
             detach: the children live on after this process.
             ttl: as for a new sandbox.
+            keep_on: as for a new sandbox.
             on_unsupported: ``refuse`` to fork what holds something that cannot be carried, or ``drop`` that:
                 `info.dropped` of each child tells what it lacks.
             on_error: ``end`` or ``keep`` the children that live when others could not be made.
@@ -699,6 +709,7 @@ class AsyncSandbox(Opening):
             metadata=metadata,
             detach=detach,
             ttl=ttl,
+            keep_on=keep_on,
             on_unsupported=on_unsupported,
         )
         lives = Forked.of_each(count, seed, env)
@@ -842,6 +853,7 @@ async def fork(
     timeout: float | None = None,
     detach: bool = False,
     ttl: float | None = None,
+    keep_on: Sequence[str] = (),
     on_unsupported: OnUnsupported = "refuse",
     on_error: OnError = "end",
     client: AsyncClient | None = None,
@@ -862,6 +874,7 @@ async def fork(
         metadata=metadata,
         detach=detach,
         ttl=ttl,
+        keep_on=keep_on,
         on_unsupported=on_unsupported,
     )
     lives = Forked.of_each(n, seed, env)

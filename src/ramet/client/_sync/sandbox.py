@@ -114,6 +114,7 @@ class Sandbox(Opening):
         python: Python | None = None,
         workspace: str | PathLike[str] | None = None,
         tools: Sequence[str | PathLike[str]] = (),
+        keep_on: Sequence[str] = (),
         client: Client | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -142,6 +143,9 @@ class Sandbox(Opening):
                 the command, and further ones, then begin. Nothing goes back but by `export`.
             tools: further directories of the host to show in the default root, read-only, each at its own
                 path. Their ``bin`` directories come first in PATH.
+            keep_on: ``["timeout"]`` has its state kept before its timeout ends it: as a snapshot, which
+                `kept` of the result names. Where that cannot be, `kept_error` says why. It ends 8 s later at
+                most.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -178,6 +182,7 @@ class Sandbox(Opening):
                 detach=detach,
                 ttl=ttl,
                 tools=[absolute(path) or "" for path in tools],
+                keep_on=keep_on,
             )
             self._output = request.run.limits.output
             self._request = dataclasses.replace(request, held=workspace is not None)
@@ -194,6 +199,7 @@ class Sandbox(Opening):
                 metadata=metadata,
                 detach=detach,
                 ttl=ttl,
+                keep_on=keep_on,
             )
             self._output = int(self._request.children[0].limits.get("output", self._output))
         self._made()
@@ -617,6 +623,7 @@ class Sandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        keep_on: Sequence[str] = (),
         on_unsupported: OnUnsupported = "refuse",
     ) -> Sandbox: ...
     @overload
@@ -632,6 +639,7 @@ class Sandbox(Opening):
         timeout: float | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        keep_on: Sequence[str] = (),
         on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> SandboxList: ...
@@ -648,6 +656,7 @@ class Sandbox(Opening):
         name: str | None = None,
         detach: bool = False,
         ttl: float | None = None,
+        keep_on: Sequence[str] = (),
         on_unsupported: OnUnsupported = "refuse",
         on_error: OnError = "end",
     ) -> Sandbox | SandboxList:
@@ -671,6 +680,7 @@ class Sandbox(Opening):
             name: of the one child, without `n`.
             detach: the children live on after this process.
             ttl: as for a new sandbox.
+            keep_on: as for a new sandbox.
             on_unsupported: ``refuse`` to fork what holds something that cannot be carried, or ``drop`` that:
                 `info.dropped` of each child tells what it lacks.
             on_error: ``end`` or ``keep`` the children that live when others could not be made.
@@ -694,6 +704,7 @@ class Sandbox(Opening):
             metadata=metadata,
             detach=detach,
             ttl=ttl,
+            keep_on=keep_on,
             on_unsupported=on_unsupported,
         )
         lives = Forked.of_each(count, seed, env)
@@ -835,6 +846,7 @@ def fork(
     timeout: float | None = None,
     detach: bool = False,
     ttl: float | None = None,
+    keep_on: Sequence[str] = (),
     on_unsupported: OnUnsupported = "refuse",
     on_error: OnError = "end",
     client: Client | None = None,
@@ -855,6 +867,7 @@ def fork(
         metadata=metadata,
         detach=detach,
         ttl=ttl,
+        keep_on=keep_on,
         on_unsupported=on_unsupported,
     )
     lives = Forked.of_each(n, seed, env)

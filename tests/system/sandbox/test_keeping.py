@@ -1,0 +1,93 @@
+"""`keep_on`: the state of a sandbox is kept before its deadline ends it."""
+
+import pytest
+
+import ramet
+from ramet.client import sandboxes
+from ramet.errors import InvalidRequest, SandboxEnded
+from system._daemons import Own, kill_hard
+from system.sandbox._repl import PATIENCE_S, PYTHON, ask, tell
+
+KEEP = ("timeout",)
+
+
+def removed(name, client=None):
+    assert name is not None
+    ramet.snapshots.remove(name, client=client)
+
+
+def test_what_its_deadline_ends_goes_on_in_forks_of_what_was_kept(python):
+    tell(python, "x = 41", "n = open('f', 'w').write('one')")
+    with python.fork(2, timeout=0.3, keep_on=KEEP) as children:
+        results = [child.wait(timeout=PATIENCE_S) for child in children]
+    for child, result in zip(children, results, strict=True):
+        assert (result.reason, result.exit_code, result.limit) == ("timeout", 124, "wall")
+        assert (result.kept, result.kept_error) == (f"kept-{child.id}", None)
+        with ramet.Sandbox(result.kept) as again:
+            assert ask(again, "(x + 1, open('f').read())") == "(42, 'one')"
+            assert again.info.keep_on == ()
+        removed(result.kept)
+    assert ask(python, "x") == "41"
+
+
+def test_its_end_tells_what_is_kept_to_whoever_asks_later():
+    sandbox = ramet.Sandbox(command=["cat"], timeout=0.3, keep_on=["timeout", "timeout"])
+    assert sandbox.info.keep_on == KEEP
+    result = sandbox.wait(timeout=PATIENCE_S)
+    with pytest.raises(SandboxEnded, match=f"its time was up, its state is kept as {result.kept}"):
+        sandbox.fork()
+    (told,) = [one for one in sandboxes.list(ended=True) if one.id == sandbox.id]
+    (point,) = [one for one in ramet.snapshots.list() if one.name == result.kept]
+    assert (told.kept, point.sandbox, point.durable) == (result.kept, sandbox.id, True)
+    removed(result.kept)
+
+
+def test_what_cannot_be_kept_ends_all_the_same_and_says_why(python):
+    with python.fork(timeout=4, keep_on=KEEP) as child:
+        tell(child, "import socket", "s = socket.socket(16, 3)")
+        result = child.wait(timeout=PATIENCE_S)
+    assert (result.reason, result.exit_code, result.kept) == ("timeout", 124, None)
+    assert "netlink" in result.kept_error
+
+
+def test_nothing_is_kept_of_what_ends_before_its_deadline(python):
+    with python.fork(timeout=300, keep_on=KEEP) as child:
+        child.stdin.close()
+        result = child.wait(timeout=PATIENCE_S)
+    assert (result.reason, result.kept, result.kept_error) == ("exit", None, None)
+    assert ramet.snapshots.list() == ()
+
+
+def test_a_daemon_that_comes_after_keeps_what_its_predecessor_was_to_keep(own: Own):
+    client = own.client()
+    daemon, _ = own.pids()
+    made = ramet.Sandbox(command=PYTHON, timeout=2, keep_on=KEEP, detach=True, client=client)
+    name = f"kept-{made.id}"
+    kill_hard(daemon)
+    made.let_go()
+    client.ping()
+    with ramet.events("start", client=client) as stream:
+        while (event := stream.next(PATIENCE_S)).type != "ended" or event.sandbox != made.id:
+            continue
+    (told,) = [one for one in sandboxes.list(ended=True, client=client) if one.id == made.id]
+    assert told.end is not None
+    assert (told.end.reason, told.kept, told.kept_error) == ("timeout", name, None)
+    with ramet.Sandbox(name, client=client) as again:
+        assert ask(again, "1 + 1") == "2"
+    removed(name, client)
+
+
+@pytest.mark.parametrize(
+    "keep_on, timeout, code",
+    [
+        (["oom"], 5, "keep_unsupported"),
+        (["exit"], 5, "invalid_argument"),
+        ("timeout", 5, "invalid_argument"),
+        (["timeout"], None, "invalid_argument"),
+    ],
+)
+def test_what_cannot_be_kept_on_is_refused_by_name(python, keep_on, timeout, code):
+    for make in (lambda **how: ramet.Sandbox(command=["cat"], **how), python.fork):
+        with pytest.raises(InvalidRequest) as caught:
+            make(keep_on=keep_on, timeout=timeout)
+        assert (caught.value.field, caught.value.code) == ("keep_on", code)
