@@ -144,6 +144,7 @@ class SandboxOperations:
             single_uid=sandbox.core.single_uid,
             limits=sandbox.limits.asked(),
             cgroups=sandbox.cgroups,
+            user=sandbox.ground.user,
         )
 
     async def _list_snapshots(self, _request: Empty, _client: Connection) -> SnapshotList:

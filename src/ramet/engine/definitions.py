@@ -23,6 +23,7 @@ from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.root import InterpreterFacts, RootSpec, default_environment, default_root, directory_root
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, IsolationError, RametError
+from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, u32
 from ramet.native.launch import lend_mounts
@@ -77,11 +78,11 @@ class Defined:
         place = u32(p.TAG_ROOT, self.number) + u32(p.TAG_FILTER, self.filter_number)
         return b"".join((place, standing, plan.limits_part(limits, self.cgroups)))
 
-    def spawn(self, request: RunRequest, sandbox: int, streams: bytes) -> bytes:
+    def spawn(self, request: RunRequest, sandbox: int, streams: bytes, user: tuple[int, int] = ROOT) -> bytes:
         """The payload of SPAWN."""
         own = {**plan.environment_of(request.limits), **request.env}
         environment = environment_part({**self.environment, **own})
-        return plan.spawn_part(request, sandbox, self.home, streams) + environment
+        return plan.spawn_part(request, sandbox, self.home, streams, user) + environment
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

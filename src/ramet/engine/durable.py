@@ -18,6 +18,7 @@ from ramet.engine.root import default_environment
 from ramet.errors import InternalError, RametError, SnapshotDamaged, SnapshotError
 from ramet.models.names import check_environment
 from ramet.models.operations import Python
+from ramet.models.users import ROOT, parse_user
 from ramet.native import _protocol as p
 from ramet.native.frames import FrameError, u32
 from ramet.store import Base, Exported, IdMap, Loadable, LoadedBase, ParentRef, SnapshotInfo, Store, data_path
@@ -90,6 +91,8 @@ class Ground:
     environment: Mapping[str, str] | None = None
     """Of commands in the sandbox; None: as the root says."""
     home: str = ""
+    user: tuple[int, int] = ROOT
+    """Whose they are where nobody says otherwise."""
 
     def beginnings(self) -> tuple[Mapping[str, str], str]:
         """The variables that every command has, and the directory that it starts in."""
@@ -114,6 +117,7 @@ class Ground:
             "ancestor": self.ancestor,
             "environment": environment,
             "home": home,
+            "user": self.user,
         }
 
     @classmethod
@@ -126,6 +130,7 @@ class Ground:
             data["ancestor"] and ParentRef(*data["ancestor"]),
             environment=check_environment(data.get("environment")),
             home=str(data.get("home", "/")),
+            user=parse_user("{}:{}".format(*data["user"])),
         )
 
     def below(self, image: ParentRef | None) -> Ground:

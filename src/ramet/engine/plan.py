@@ -16,6 +16,7 @@ from ramet.engine import memory
 from ramet.engine.root import Dir, File, RootSpec, Symlink
 from ramet.errors import InvalidRequest
 from ramet.models.limits import BY_NAME, LIMITS, Limits, check_enforceable
+from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, text, u32, u64
 from ramet.native.runs import STREAM_TAGS
@@ -183,9 +184,12 @@ def streams_part(command: int, *, channel: bool = False) -> bytes:
     return u32(p.TAG_COMMAND, command) + b"".join([u32(tag, index) for index, tag in enumerate(tags)])
 
 
-def spawn_part(request: RunRequest, sandbox: int, cwd: str, streams: bytes) -> bytes:
+def spawn_part(
+    request: RunRequest, sandbox: int, cwd: str, streams: bytes, user: tuple[int, int] = ROOT
+) -> bytes:
     """A command for a standing sandbox, without its environment; `streams` is from `streams_part`."""
-    parts = [u64(p.TAG_SANDBOX, sandbox), u32(p.TAG_UID, 0), u32(p.TAG_GID, 0), streams]
+    uid, gid = user
+    parts = [u64(p.TAG_SANDBOX, sandbox), u32(p.TAG_UID, uid), u32(p.TAG_GID, gid), streams]
     parts += [text(p.TAG_ARG, word) for word in request.argv]
     parts.append(text(p.TAG_CWD, request.cwd or cwd))
     return b"".join(parts)

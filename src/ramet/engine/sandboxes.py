@@ -37,6 +37,7 @@ from ramet.errors import (
 )
 from ramet.models.names import near
 from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest
+from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
@@ -211,6 +212,8 @@ class Sandboxes:
         self._check_name(request.name)
         run = request.run
         core = await self._cores.ensure()
+        if core.single_uid and request.user != ROOT:
+            raise single_uid_error()
         root = await core.definitions.get(run.root, run.python, request.tools)
         origin = Origin(shown_command(run.argv), kernel=request.kernel, metadata=request.metadata)
         sandbox = self._begin(core, origin, run.limits, request.name, request.ttl)
@@ -221,13 +224,14 @@ class Sandboxes:
             spec=root.spec,
             environment={**root.environment, **_for_all(run.env)},
             home=root.home,
+            user=request.user,
         )
         if request.detach and not sandbox.ground.fits_record():
             self._drop(sandbox)
             text = f"a detached sandbox's environment has at most {ENVIRONMENT_MAX} bytes"
             raise InvalidRequest.of("env", text, code="too_long")
         try:
-            channel = Channel(detached=request.detach, kernel=request.kernel)
+            channel = Channel(detached=request.detach, kernel=request.kernel, shared=request.user != ROOT)
         except OSError as error:
             self._drop(sandbox)
             raise _no_descriptors(error) from None
@@ -235,14 +239,16 @@ class Sandboxes:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
             _learn_birth(sandbox, await self._ask(sandbox, p.CREATE, payload, []))
             streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
-            sandbox.first = First(run, root.spawn(run, sandbox.number, streams), channel.take_theirs())
+            sandbox.first = First(
+                run, root.spawn(run, sandbox.number, streams, request.user), channel.take_theirs()
+            )
             self._stands(sandbox, channel)
             if not request.held:
                 await self._begin_first(sandbox)
         except RametError as error:
             channel.close()
             self._give_up(sandbox)
-            raise explained(error, run) from None
+            raise explained(error, run, request.user) from None
         return sandbox, channel
 
     async def begin(self, request: BeginRequest) -> Sandbox:
@@ -260,7 +266,7 @@ class Sandboxes:
                 await self._begin_first(sandbox)
             except RametError as error:
                 self._give_up(sandbox)
-                raise explained(error, run) from None
+                raise explained(error, run, sandbox.ground.user) from None
         return sandbox
 
     async def _begin_first(self, sandbox: Sandbox) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import time
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -12,6 +11,7 @@ from ramet.errors import InvalidRequest
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, parse_limit, shown
 from ramet.models.operations import RunRequest
 from ramet.models.sandboxes import check_sandbox, flag, only
+from ramet.models.users import ROOT, parse_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,28 +22,6 @@ if TYPE_CHECKING:
 RECORD_MAX = 8192
 SHOWN_MAX = 2048
 """Most characters of a command that are kept to be listed."""
-ID_MAX = 0xFFFFFFFE
-_USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
-
-
-def parse_user(value: object) -> tuple[int, int]:
-    """Uid and gid from a number, ``"UID"``, ``"UID:GID"`` or ``"root"``; a lone uid's group has its number.
-
-    Raises InvalidRequest naming ``user``.
-    """
-    if value is None or value == "root":
-        return 0, 0
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    match = _USER.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        text = f"{shown(value)} is no user: a uid, UID:GID, or root"
-        raise InvalidRequest.of("user", text, hint="names of accounts are not looked up inside")
-    uid = int(match[1])
-    gid = uid if match[2] is None else int(match[2])
-    if max(uid, gid) > ID_MAX:
-        raise InvalidRequest.of("user", f"{shown(value)} is out of range", code="out_of_range")
-    return uid, gid
 
 
 def check_command_id(value: object) -> int:
@@ -65,12 +43,12 @@ def check_window(value: object) -> tuple[int, int]:
 class CommandRequest:
     """One command. `timeout` None: it has none. Without `stdin` it reads /dev/null.
 
-    With a `window`, its rows and columns, it has a terminal.
+    With a `window`, its rows and columns, it has a terminal. `user` is a uid and a gid; None: those of the
+    sandbox's first command.
     """
 
     run: RunRequest
-    uid: int = 0
-    gid: int = 0
+    user: tuple[int, int] | None = None
     timeout: float | None = None
     stdin: bool = False
     window: tuple[int, int] | None = None
@@ -91,7 +69,12 @@ class CommandRequest:
         seconds = None if timeout is None else float(parse_limit(BY_NAME["wall"], timeout, "timeout"))
         run = RunRequest.of(command, env=env, cwd=cwd)
         size = None if window is None else check_window(window)
-        return cls(run, *parse_user(user), seconds, flag(stdin, "stdin"), size)
+        chosen = None if user is None else parse_user(user)
+        return cls(run, chosen, seconds, flag(stdin, "stdin"), size)
+
+    def of_user(self, user: tuple[int, int]) -> Self:
+        """The same, of that user where none was asked for."""
+        return self if self.user is not None else dataclasses.replace(self, user=user)
 
     def record(self) -> bytes:
         """What core keeps of it for whoever lists it."""
@@ -99,7 +82,7 @@ class CommandRequest:
             "command": self._shown(),
             "created": time.time(),
             "cwd": self.run.cwd if self.run.cwd is None or len(self.run.cwd) < SHOWN_MAX else None,
-            "user": [self.uid, self.gid],
+            "user": self.user or ROOT,
             "timeout": self.timeout,
         }
         data = json.dumps(told, separators=(",", ":")).encode("ascii")
@@ -185,6 +168,7 @@ class SandboxLane:
     """Which core has a sandbox, by which number, and what its commands begin with.
 
     `limits` are those that differ from the defaults; `cgroups` as in `ramet.models.limits.enforced_by`.
+    `user` is whose they are where nobody says otherwise.
     """
 
     core_id: str
@@ -194,6 +178,7 @@ class SandboxLane:
     single_uid: bool
     limits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     cgroups: str = ""
+    user: tuple[int, int] = ROOT
 
     @property
     def output(self) -> int:
@@ -207,4 +192,4 @@ class SandboxLane:
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
-        return cls(**data)
+        return cls(**{**data, "user": tuple(data["user"])})

@@ -18,6 +18,7 @@ from ramet.models.limits import BY_NAME, Limits, enforced_by, parse_limit, parse
 from ramet.models.names import check_name, check_text
 from ramet.models.operations import Python, RunEnd, RunRequest
 from ramet.models.results import limit_of
+from ramet.models.users import ROOT, parse_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,7 @@ class CreateRequest:
     until everything in the sandbox is killed, None for never. `ttl` is None unless the sandbox is detached.
     With `kernel` the command gets a channel. `held`: it stands, and its command waits for ``sandbox.begin``.
     `tools` are directories of the host that are shown inside. `keep_on` names the ends before which a
-    snapshot is taken.
+    snapshot is taken. `user` is whose the command is, and later ones where nobody says otherwise.
     """
 
     run: RunRequest
@@ -131,6 +132,7 @@ class CreateRequest:
     held: bool = False
     tools: tuple[str, ...] = ()
     keep_on: tuple[str, ...] = ()
+    user: tuple[int, int] = ROOT
 
     @classmethod
     def of(
@@ -150,6 +152,7 @@ class CreateRequest:
         metadata: Mapping[str, str] | None = None,
         tools: Sequence[Text] = (),
         keep_on: Sequence[str] = (),
+        user: int | str | None = None,
     ) -> Self:
         """The request for `command`. Raises InvalidRequest naming the argument at fault."""
         run = RunRequest.of(command, env=env, cwd=cwd, root=root, limits=limits, python=python)
@@ -166,6 +169,7 @@ class CreateRequest:
             check_metadata(metadata),
             tools=_tools(tools, run.root),
             keep_on=check_keep_on(keep_on, [timeout]),
+            user=parse_user(user),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -181,6 +185,7 @@ class CreateRequest:
             held=self.held or None,
             tools=self.tools or None,
             keep_on=self.keep_on or None,
+            user=None if self.user == ROOT else f"{self.user[0]}:{self.user[1]}",
         )
 
     @classmethod
@@ -203,6 +208,7 @@ class CreateRequest:
             flag(data.get("held", False), "held"),
             _tools(data.get("tools", ()), asked.root),
             check_keep_on(data.get("keep_on", ()), [timeout]),
+            parse_user(data.get("user")),
         )
 
 

@@ -29,8 +29,10 @@ class Channel:
 
     __slots__ = ("ours", "theirs")
 
-    def __init__(self, *, detached: bool = False, kernel: KernelRef | None = None) -> None:
-        """Make the pipes, and the channel of a kernel. Raises OSError."""
+    def __init__(
+        self, *, detached: bool = False, kernel: KernelRef | None = None, shared: bool = False
+    ) -> None:
+        """Make the pipes, and the channel of a kernel; `shared`: not for root's command. Raises OSError."""
         self.theirs: list[int] = []
         self.ours: list[int] = []
         try:
@@ -38,7 +40,7 @@ class Channel:
                 end, other = os.pipe2(os.O_CLOEXEC)
                 readers.append(end)
                 writers.append(other)
-            if os.geteuid() == 0:
+            if shared or os.geteuid() == 0:
                 for number in self.theirs:
                     # In a sandbox of root's their owner is nobody: to open /dev/stdout anew takes a mode.
                     os.fchmod(number, 0o666)

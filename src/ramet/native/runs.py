@@ -10,6 +10,7 @@ from ramet.errors import InvalidRequest, IsolationError, RametError
 from ramet.models.limits import without_memory
 from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT, Reason, signal_name
+from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, text, u32, u64
 
@@ -123,10 +124,13 @@ def end_of(found: Attributes) -> RunEnd:
     )
 
 
-def explained(error: RametError, request: RunRequest) -> RametError:
+def explained(error: RametError, request: RunRequest, user: tuple[int, int] = ROOT) -> RametError:
     """A step that failed for what the caller asked becomes a refusal of that argument."""
     if not isinstance(error, IsolationError):
         return error
+    if error.step == "switch_user":
+        text = f"{user[0]}:{user[1]} does not exist in the sandbox: {os.strerror(error.errno or 0)}"
+        return InvalidRequest.of("user", text, code="not_found")
     if error.step == "working_directory" and error.errno in _CWD_ERRNOS:
         where = request.cwd or "the home directory"
         why = os.strerror(error.errno or 0)

@@ -7,11 +7,12 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ramet.errors import InvalidRequest, IsolationError, RametError
+from ramet.errors import RametError
 from ramet.models.commands import CommandInfo
 from ramet.models.limits import Limits
 from ramet.models.operations import RunEnd
 from ramet.models.results import Captured, CommandResult, result_of
+from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, FrameError, decode, raw, text, u32, u64
 from ramet.native.runs import end_of, environment_part, explained
@@ -31,11 +32,12 @@ def start_payload(
     lane: SandboxLane, request: CommandRequest, number: int, *, flags: int, env: Mapping[str, str]
 ) -> bytes:
     """The payload of START."""
+    uid, gid = request.user or lane.user
     parts = [
         u64(p.TAG_SANDBOX, lane.number),
         u32(p.TAG_COMMAND, number),
-        u32(p.TAG_UID, request.uid),
-        u32(p.TAG_GID, request.gid),
+        u32(p.TAG_UID, uid),
+        u32(p.TAG_GID, gid),
         u64(p.TAG_LOG_BYTES, lane.output),
         u32(p.TAG_FLAGS, flags),
         raw(p.TAG_RECORD, request.record()),
@@ -62,11 +64,7 @@ def about(lane: SandboxLane, number: int, *more: bytes) -> bytes:
 
 def explained_start(error: RametError, request: CommandRequest) -> RametError:
     """A step that failed for what the caller asked becomes a refusal of that argument."""
-    if isinstance(error, IsolationError) and error.step == "switch_user":
-        why = os.strerror(error.errno or 0)
-        text = f"{request.uid}:{request.gid} does not exist in the sandbox: {why}"
-        return InvalidRequest.of("user", text, code="not_found")
-    return explained(error, request.run)
+    return explained(error, request.run, request.user or ROOT)
 
 
 class Header(NamedTuple):

@@ -187,6 +187,29 @@ def test_a_wrong_argument_is_refused_by_its_name(sandbox, arguments, field):
     assert caught.value.field == field
 
 
+def test_later_commands_are_whose_the_sandbox_is_unless_they_say_otherwise(sandbox):
+    user = "0:0" if sandbox.info.single_uid else "1000:1001"
+    line = "read x; id -u; id -g; echo > /dev/stdout"
+    with ramet.Sandbox(command=line, user=user, detach=True) as mine:
+        with ramet.Sandbox.connect(mine.id) as other:
+            assert other.commands.run("echo $(id -u):$(id -g)").stdout == f"{user}\n"
+            with other.terminals.create("echo $(id -u):$(id -g)") as terminal:
+                assert terminal.wait(timeout=PATIENCE_S).stdout == f"{user}\r\n"
+            other.commands.forget()  # what has ended is kept for some minutes
+        assert mine.commands.run("id -u", user="root").stdout == "0\n"
+        mine.stdin.write("\n")
+        assert mine.wait(timeout=PATIENCE_S).stdout == user.replace(":", "\n") + "\n\n"
+
+
+def test_a_sandbox_of_another_user_is_refused_by_name_where_there_is_none(sandbox):
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        ramet.Sandbox(command="id", user=1000 if sandbox.info.single_uid else 2**31)
+    assert caught.value.field == "user"
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        ramet.Sandbox("python", user=0)
+    assert (caught.value.field, caught.value.code) == ("user", "invalid_argument")
+
+
 def test_another_user_runs_where_there_is_one_and_is_refused_by_name_where_not(sandbox):
     if sandbox.info.single_uid:
         with pytest.raises(ramet.InvalidRequest) as caught:

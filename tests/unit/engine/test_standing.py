@@ -182,9 +182,12 @@ async def test_a_drain_stops_at_the_end_of_a_stream():
 
 def test_a_detached_sandbox_comes_back_from_its_record(core):
     sandbox = sandbox_of(core, name="web", ttl=60)
+    sandbox.keep_on, sandbox.until = ("timeout",), 7.5
+    sandbox.ground.user = (1000, 1001)
     again = Sandbox.from_record(core, NUMBER, sandbox.record())
     assert again.info() == sandbox.info()
     assert again.limits == sandbox.limits
+    assert (again.until, again.ground.user) == (7.5, (1000, 1001))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ END = RunEnd(3, "exit", None, 1.5, 0.5, 1.0, 2.0, 3, 4, single_uid=True, lingeri
             detach=True,
             ttl=60,
             keep_on=["timeout"],
+            user="1000:1001",
         ),
         ForkRequest.of(sandbox="web"),
         ForkRequest.of(sandbox="web", n=FORK_MAX, limits={"disk": "64M", "wall": 3}, detach=True, ttl=7),
@@ -112,6 +113,7 @@ def test_a_detached_sandbox_has_a_finite_time_to_live():
         (lambda: CreateRequest.from_wire({"run": {"argv": ["a"]}, "ttl": 5}), "ttl"),
         (lambda: CreateRequest.of("x", detach=True, ttl=1e9), "ttl"),
         (lambda: CreateRequest.of("x", timeout=1, keep_on="timeout"), "keep_on"),
+        (lambda: CreateRequest.of("x", user="nobody"), "user"),
         (lambda: CreateRequest.of("x", timeout=1, keep_on=["oom"]), "keep_on"),
         (lambda: CreateRequest.from_wire({"run": {"argv": ["a"]}, "keep_on": ["timeout"]}), "keep_on"),
         (

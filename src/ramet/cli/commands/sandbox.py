@@ -52,6 +52,9 @@ def create(
     ),
     cwd: str | None = typer.Option(None, metavar="PATH", help="Directory inside the sandbox to start in."),
     root: str | None = typer.Option(None, metavar="DIRECTORY", help="A directory of this host to use as /."),
+    user: str | None = typer.Option(
+        None, "--user", "-u", metavar="UID[:GID]", help="Whose the command is, and later ones. Default: root."
+    ),
     workspace: str | None = typer.Option(
         None, metavar="DIRECTORY", help="A directory of this host to copy to /workspace, and to start in."
     ),
@@ -102,6 +105,7 @@ def create(
         "keep_on": keep_on,
         "cwd": cwd,
         "root": root,
+        "user": user,
         "workspace": workspace,
         "tools": tools,
         "name": name,

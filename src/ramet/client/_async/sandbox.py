@@ -114,6 +114,7 @@ class AsyncSandbox(Opening):
         workspace: str | PathLike[str] | None = None,
         tools: Sequence[str | PathLike[str]] = (),
         keep_on: Sequence[str] = (),
+        user: int | str | None = None,
         client: AsyncClient | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -145,6 +146,9 @@ class AsyncSandbox(Opening):
             keep_on: ``["timeout"]`` has its state kept before its timeout ends it: as a snapshot, which
                 `kept` of the result names. Where that cannot be, `kept_error` says why. It ends 8 s later at
                 most.
+            user: whose the command is, and further commands and terminals: a uid, ``"UID:GID"``, or ``root``,
+                the default. While another's command runs, no fork can be made. The home, and what `files` and
+                `workspace` write, are root's.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -182,11 +186,19 @@ class AsyncSandbox(Opening):
                 ttl=ttl,
                 tools=[absolute(path) or "" for path in tools],
                 keep_on=keep_on,
+                user=user,
             )
             self._output = request.run.limits.output
             self._request = dataclasses.replace(request, held=workspace is not None)
         else:
-            own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
+            own = {
+                "command": command,
+                "cwd": cwd,
+                "root": root,
+                "kernel": kernel,
+                "python": python,
+                "user": user,
+            }
             for field, value in {**own, "tools": tools or None}.items():
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")

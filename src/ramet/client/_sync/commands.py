@@ -44,6 +44,7 @@ from ramet.models.commands import (
 from ramet.models.limits import DEFAULT_LIMITS
 from ramet.models.results import CommandResult
 from ramet.models.sandboxes import SandboxInfo, check_sandbox
+from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.frames import FrameError, raw, u32
@@ -144,7 +145,8 @@ class Commands:
             background: return as soon as it runs.
             env: variables to add to the sandbox's.
             cwd: absolute; by default the sandbox's home.
-            user: a uid, ``"UID:GID"``, or ``root``, the default.
+            user: a uid, ``"UID:GID"``, or ``root``; by default the sandbox's own, which is root unless it was
+                made with another.
             timeout: seconds until it is killed, with the exit code 124; by default the limit ``wall``, 300,
                 and none in the background.
             stdin: text, bytes, a file or a descriptor to feed it from; by default it reads /dev/null.
@@ -326,12 +328,10 @@ class Commands:
         for _ in range(ATTEMPTS):
             link = self._link()
             lane = self.known()
-            if request.uid and lane.single_uid:
+            request = request.of_user(lane.user)
+            if request.user != ROOT and lane.single_uid:
                 self._client.give_back_link(link)
-                raise InvalidRequest.of(
-                    "user", "only one user id exists in this sandbox", code="single_uid",
-                    hint="subordinate ids for this account (newuidmap), or a daemon of root, bring more",
-                )  # fmt: skip
+                raise single_uid_error()
             try:
                 link.send(p.START, start_payload(lane, request, number, flags=flags, env=self._env))
                 return self._answer(link, patience), lane

@@ -115,6 +115,7 @@ class Sandbox(Opening):
         workspace: str | PathLike[str] | None = None,
         tools: Sequence[str | PathLike[str]] = (),
         keep_on: Sequence[str] = (),
+        user: int | str | None = None,
         client: Client | None = None,
     ) -> None:
         """Start `command` or `kernel`, or fork the snapshot or template `source`.
@@ -146,6 +147,9 @@ class Sandbox(Opening):
             keep_on: ``["timeout"]`` has its state kept before its timeout ends it: as a snapshot, which
                 `kept` of the result names. Where that cannot be, `kept_error` says why. It ends 8 s later at
                 most.
+            user: whose the command is, and further commands and terminals: a uid, ``"UID:GID"``, or ``root``,
+                the default. While another's command runs, no fork can be made. The home, and what `files` and
+                `workspace` write, are root's.
             client: whose daemon to use; by default the user's own.
 
         Raises:
@@ -183,11 +187,19 @@ class Sandbox(Opening):
                 ttl=ttl,
                 tools=[absolute(path) or "" for path in tools],
                 keep_on=keep_on,
+                user=user,
             )
             self._output = request.run.limits.output
             self._request = dataclasses.replace(request, held=workspace is not None)
         else:
-            own = {"command": command, "cwd": cwd, "root": root, "kernel": kernel, "python": python}
+            own = {
+                "command": command,
+                "cwd": cwd,
+                "root": root,
+                "kernel": kernel,
+                "python": python,
+                "user": user,
+            }
             for field, value in {**own, "tools": tools or None}.items():
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
