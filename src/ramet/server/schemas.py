@@ -294,6 +294,25 @@ class ProcessRequest(Asked):
     stdin: bool = False
 
 
+class TerminalRequest(Asked):
+    """A terminal with a command in it; without `command` the sandbox's shell."""
+
+    command: list[str] | str | None = None
+    rows: int = 24
+    columns: int = 80
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    user: str | int | None = None
+    timeout: float | None = None
+
+
+class SizeRequest(Asked):
+    """The size of a terminal."""
+
+    rows: int
+    columns: int
+
+
 class SignalRequest(Asked):
     """A signal, by number or name."""
 
