@@ -16,6 +16,7 @@ from ramet.server.guard import Audit, Guard
 from ramet.server.routes import (
     files,
     guests,
+    history,
     meta,
     ports,
     processes,
@@ -30,7 +31,7 @@ from ramet.server.tokens import DEFAULT_TENANT, Tokens
 
 ROUTERS = (
     meta.router, sandboxes.router, snapshots.router, workspaces.router, processes.router, terminals.router,
-    files.router, ports.router, guests.router,
+    files.router, ports.router, guests.router, history.router,
 )  # fmt: skip
 
 

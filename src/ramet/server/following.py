@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ramet.errors import InvalidRequest, RametError
 from ramet.models.results import CommandResult
@@ -49,15 +50,22 @@ async def written(
     yield {"event": "exit", "cursor": at(), **end}
 
 
-def server_sent(told: Told, using: contextlib.AsyncExitStack) -> StreamingResponse:
+class ServerSent(StreamingResponse):
     """The same as server-sent events, whose ids are cursors. `using` is closed afterwards."""
-    return StreamingResponse(
-        _lines(told, using), media_type="text/event-stream", headers={"cache-control": "no-store"}
-    )
+
+    def __init__(self, told: Told, using: contextlib.AsyncExitStack) -> None:
+        super().__init__(_lines(told), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._using = using
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        # Not in the generator: that is never begun for a client that has gone already.
+        async with self._using:
+            await super().__call__(scope, receive, send)
 
 
-async def _lines(told: Told, using: contextlib.AsyncExitStack) -> AsyncIterator[str]:
-    async with using, contextlib.aclosing(told) as events:
+async def _lines(told: Told) -> AsyncIterator[str]:
+    async with contextlib.aclosing(told) as events:
         async for event in _beating(events):
             if event is None:
                 yield ": nothing yet\n\n"

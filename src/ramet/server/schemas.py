@@ -240,6 +240,56 @@ class SnapshotDetail(BaseModel):
     dependents: list[str]
 
 
+class Event(BaseModel):
+    """What befell a sandbox or a snapshot. `cursor` is the place right after it; what it has not is left out.
+
+    ``gap`` stands for `missed` events that are not kept any more, or for those of another daemon.
+    """
+
+    cursor: str
+    time: float
+    type: Literal[
+        "created", "forked", "resumed", "adopted", "ended", "snapshot", "paused", "removed", "rebuilt", "gap"
+    ]
+    sandbox: str | None = None
+    name: str | None = None
+    parent: str | None = None
+    snapshot: str | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    note: str | None = None
+    missed: int | None = None
+
+
+class EventPage(BaseModel):
+    """Events in their order, and where the next page begins."""
+
+    events: list[Event]
+    cursor: str
+
+
+class LineageNode(BaseModel):
+    """A sandbox or a snapshot, living or not. `above` is the `key` of what it comes from."""
+
+    key: str
+    kind: Literal["sandbox", "snapshot", "template"]
+    name: str | None
+    above: str | None
+    created: float
+    ended: float | None = None
+    how: str | None = None
+    command: str = ""
+    own: bool = True
+
+
+class Lineage(BaseModel):
+    """Nodes, the oldest first. `note` says what is wrong with what is known, if anything is."""
+
+    nodes: list[LineageNode]
+    note: str | None = None
+
+
 class WorkspaceRequest(Asked):
     """A workspace: a sandbox that can be put away and taken out again."""
 

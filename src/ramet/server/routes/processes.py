@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from ramet.client._async.commands import AsyncCommand
 from ramet.errors import InvalidRequest, RametError, WaitTimeout
 from ramet.server import following, schemas
-from ramet.server.following import Pieces, Told, bytes_of, server_sent, written
+from ramet.server.following import Pieces, ServerSent, Told, bytes_of, written
 from ramet.server.routes.common import ERRORS, Asker, Json, Key, Who, identity_of, tenant_of, text_of
 from ramet.server.tenants import Tenant
 
@@ -145,7 +145,7 @@ async def stream(
     except BaseException:
         await using.aclose()
         raise
-    return server_sent(told(command), using)
+    return ServerSent(told(command), using)
 
 
 def told(command: AsyncCommand) -> Told:
