@@ -151,6 +151,35 @@ def test_what_others_build_upon_is_removed_only_on_request(
     end(api, made + child)
 
 
+def test_a_snapshot_is_made_to_build_upon_nothing(api: httpx.Client, bob: httpx.Client, shell: str) -> None:
+    base = {"tag": "ground"}
+    told(api.post(f"/v1/sandboxes/{shell}/branch", json=base), 201)
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "ground"}), 201)
+    told(api.post(f"/v1/sandboxes/{made[0]['id']}/branch", json={"tag": "upon"}), 201)
+    end(api, made)
+    place = "/v1/snapshots/upon/compact"
+    for body in (None, {"to": "stolen"}):
+        assert refusal(bob.post(place, json=body), 404)["code"] == "unknown_snapshot"
+    copied = told(api.post(place, json={"to": "alone"}), 200)
+    assert (copied["tag"], copied["branched_from"]) == ("alone", "compact:upon")
+    assert told(api.get("/v1/snapshots/alone/info"), 200)["ancestors"] == []
+    assert refusal(api.post(place, json={"to": "alone"}), 409)["field"] == "to"
+    assert refusal(api.post(place, json={"to": "upon"}), 400)["field"] == "to"
+    # What was kept for it alone goes, and its name is free again.
+    told(api.delete("/v1/snapshots/ground?force=true"), 204)
+    refusal(api.post(f"/v1/sandboxes/{shell}/branch", json=base), 409)
+    assert "parent_tag" not in told(api.post(place), 200)
+    told(api.post(f"/v1/sandboxes/{shell}/branch", json=base), 201)
+    for tag in ("upon", "alone"):
+        child = told(api.post("/v1/sandboxes", json={"snapshot_tag": tag}), 201)
+        answer = told(api.post(f"/v1/sandboxes/{child[0]['id']}/exec", json={"args": ["echo", "up"]}), 200)
+        assert answer["stdout"] == "up\n"
+        end(api, child)
+    for tag in ("upon", "alone", "ground"):
+        told(api.delete(f"/v1/snapshots/{tag}"), 204)
+    refusal(api.post(place), 404)
+
+
 def test_workspaces_keep_their_state_and_their_options(api: httpx.Client) -> None:
     body = {"name": "desk", "snapshot_tag": "python", "memory_limit_mib": 300, "metadata": {"of": "me"}}
     made = told(api.post("/v1/workspaces", json=body), 201)

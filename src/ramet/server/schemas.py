@@ -206,6 +206,12 @@ class SnapshotRequest(Asked):
     command: list[str] | str | None = None
 
 
+class CompactRequest(Asked):
+    """A tag for a copy that builds upon nothing; without `to` the snapshot itself is made such."""
+
+    to: str | None = None
+
+
 class SnapshotInfo(BaseModel):
     """A snapshot or a template."""
 

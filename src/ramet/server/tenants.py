@@ -168,9 +168,9 @@ class Tenant:
                 raise
             self._note_removed({*self._removed, tag})
             return
-        await self._reap_removed()
+        await self.reap_removed()
 
-    async def _reap_removed(self) -> None:
+    async def reap_removed(self) -> None:
         """What was kept for others alone goes with the last of those."""
         while self._removed:
             needed = {one.parent for one in await self._kept()}
