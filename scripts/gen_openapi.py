@@ -59,6 +59,7 @@ messages.
 | `notes_unusable` | 500 | a file of the server's cannot be read or written |
 | `unsupported` | | of Forkbox: a network was asked for |
 | `unenforced` | | at the start: no cgroup bounds memory and processors for other machines |
+| `server_unreachable` | | of `ramet drain`: nothing answers there, or no server of Ramet |
 | `extra_missing` | | at the start: `pip install 'ramet[server]'` |
 """
 

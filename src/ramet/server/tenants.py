@@ -35,7 +35,7 @@ from ramet.server import notes
 from ramet.server.faults import Refused
 from ramet.server.guests import Guest
 from ramet.server.settings import Settings
-from ramet.server.tokens import Identity
+from ramet.server.tokens import DEFAULT_TENANT, Identity
 from ramet.server.workspaces import Workspaces
 
 OWN = "ramet."
@@ -403,6 +403,15 @@ class Tenant:
         self._boxes.clear()
         await self.client.aclose()
 
+    async def stands(self) -> bool:
+        """Whether its daemon runs; none is started."""
+        async with AsyncClient(self.client.runtime_dir, start=False) as client:
+            try:
+                await client.ping()
+            except DaemonLost:
+                return False
+            return True
+
     async def shut_down(self) -> None:
         """End the tenant's daemon with every sandbox, if it runs."""
         async with AsyncClient(self.client.runtime_dir, start=False) as client:
@@ -435,6 +444,19 @@ class Tenants:
     def all(self) -> tuple[Tenant, ...]:
         """Those that have asked."""
         return tuple(self._known.values())
+
+    async def standing(self) -> tuple[Tenant, ...]:
+        """Those that have a daemon, be it of a server before this one, or of a tenant without tokens now."""
+        names = {DEFAULT_TENANT} if self._settings.token_file is None else set(self._left_behind())
+        known = [self.named(name) for name in sorted(names | set(self._known))]
+        return tuple([tenant for tenant in known if await tenant.stands()])
+
+    def _left_behind(self) -> Iterator[str]:
+        above = os.path.join(self._settings.data, "tenants")
+        with contextlib.suppress(FileNotFoundError), os.scandir(above) as found:
+            for one in found:
+                if os.path.isdir(os.path.join(one.path, "run")):
+                    yield one.name
 
     async def aclose(self) -> None:
         """Let go of everything."""
