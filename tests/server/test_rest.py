@@ -151,6 +151,28 @@ def test_what_others_build_upon_is_removed_only_on_request(
     end(api, made + child)
 
 
+def test_a_list_tells_of_each_what_it_is_now(api: httpx.Client, shell: str) -> None:
+    body = {"command": ["sleep", "100"], "metadata": {"of": "\u00e9t\u00e9"}}
+    made = told(api.post("/v1/sandboxes", json=body), 201)[0]
+    place = f"/v1/sandboxes/{made['id']}"
+
+    def listed() -> dict[str, object]:
+        found = {one["id"]: one for one in told(api.get("/v1/sandboxes?ended=true"), 200)}
+        assert found[made["id"]] == told(api.get(f"{place}?ended=true"), 200)
+        return found[made["id"]]
+
+    assert listed() == listed() == made
+    told(api.post(f"{place}/branch", json={"tag": "listed"}), 201)
+    assert listed()["branch_count"] == 1
+    address = told(api.post(f"{place}/guest"), 201)["guest_addr"]
+    assert listed()["guest_addr"] == address
+    told(api.delete(f"{place}/guest"), 204)
+    assert listed()["guest_addr"] == ""
+    told(api.delete(place), 204)
+    assert listed()["status"] == "ended"
+    told(api.delete("/v1/snapshots/listed"), 204)
+
+
 def test_a_snapshot_is_made_to_build_upon_nothing(api: httpx.Client, bob: httpx.Client, shell: str) -> None:
     base = {"tag": "ground"}
     told(api.post(f"/v1/sandboxes/{shell}/branch", json=base), 201)

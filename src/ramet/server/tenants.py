@@ -108,6 +108,8 @@ class Tenant:
         self.branching = 0
         self.streams = 0
         self.guests: dict[str, Guest] = {}
+        self.rows: dict[str, tuple[tuple[Any, ...], bytes]] = {}
+        """Of the last list: what each was encoded of, and that, by id."""
         self.turns: dict[str, asyncio.Lock] = {}
         """Of workspaces, by name."""
         self.made = 0
@@ -133,9 +135,13 @@ class Tenant:
 
     async def all(self, **chosen: Any) -> tuple[SandboxInfo, ...]:
         """Sandboxes, the oldest first."""
-        request = ListRequest.of(**chosen)
-        answer = await self.client.ask("sandbox.list", request.to_wire())
-        return SandboxList.from_wire(answer).sandboxes
+        return SandboxList.from_wire({"sandboxes": await self.told(**chosen)}).sandboxes
+
+    async def told(self, **chosen: Any) -> list[dict[str, Any]]:
+        """The same, as the daemon tells of them."""
+        answer = await self.client.ask("sandbox.list", ListRequest.of(**chosen).to_wire())
+        found: list[dict[str, Any]] = answer["sandboxes"]
+        return found
 
     async def find(self, sandbox: str, *, ended: bool = False) -> SandboxInfo:
         """The one of this id or name. Raises InvalidRequest with the code ``unknown_sandbox``."""

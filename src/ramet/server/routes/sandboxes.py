@@ -45,17 +45,17 @@ async def list_sandboxes(
     name: str | None = None,
 ) -> Response:
     """Those that live, the oldest first."""
-    found = list(await tenant.all(ended=ended, parent=parent, name=name))
+    found = await tenant.told(ended=ended, parent=parent, name=name)
     headers = {"x-total-count": str(len(found))}
     if after is not None:
-        place = next((at for at, one in enumerate(found) if one.id == after), None)
+        place = next((at for at, one in enumerate(found) if one["id"] == after), None)
         if place is None:
             raise InvalidRequest.of("after", f"{after!r:.80} is no sandbox of this list any more")
         found = found[place + 1 :]
     if limit is not None and len(found) > limit:
         found = found[:limit]
-        headers["x-next-after"] = found[-1].id
-    return Json([shown.sandbox(tenant, one) for one in found], headers=headers)
+        headers["x-next-after"] = found[-1]["id"]
+    return Response(shown.page(tenant, found), headers=headers, media_type="application/json")
 
 
 @router.post("/sandboxes", status_code=201, response_model=list[schemas.SandboxInfo])
