@@ -206,6 +206,12 @@ class SnapshotRequest(Asked):
     command: list[str] | str | None = None
 
 
+class RollbackRequest(Asked):
+    """The snapshot that a sandbox is to be again."""
+
+    snapshot_tag: str
+
+
 class CompactRequest(Asked):
     """A tag for a copy that builds upon nothing; without `to` the snapshot itself is made such."""
 

@@ -313,6 +313,18 @@ class Tenant:
             raise
         return box.held
 
+    async def rollback(self, sandbox: str, snapshot: str) -> SandboxInfo:
+        """Have it be again as it was in a snapshot. Raises Refused while its kernel runs code."""
+        box = await self.known(sandbox)
+        if box.turn.locked():
+            raise Refused(409, "kernel_busy", "its kernel runs code", hint="interrupt that, or wait")
+        async with self.kernel(box.id) as held:
+            await held.rollback(snapshot)
+            if box.files is not None:
+                box.files.close()
+            box.files = box.commands = None
+            return held.info
+
     async def kill(self, sandbox: str) -> SandboxInfo:
         """End it, and return when it has ended."""
         ended = SandboxInfo.from_wire(

@@ -273,6 +273,17 @@ async def _check_quota(tenant: Tenant, who: Identity) -> None:
         raise Refused(429, "quota", text, hint="remove some")
 
 
+@router.post("/sandboxes/{sandbox_id}/rollback", response_model=schemas.SandboxInfo)
+async def rollback(sandbox_id: str, body: schemas.RollbackRequest, tenant: Asker) -> Response:
+    """Have it be again as it was in a snapshot, under the id, name, limits, metadata and ttl that it has.
+
+    What runs in it is ended first; while its kernel runs code the answer is 409.
+    """
+    box = await tenant.known(sandbox_id)
+    chosen = _chosen(body.snapshot_tag, {one.name: one for one in await tenant.snapshots()})
+    return Json(shown.sandbox(tenant, await tenant.rollback(box.id, chosen.name)))
+
+
 # --- templates --------------------------------------------------------------------------------------------
 
 
