@@ -29,6 +29,10 @@ TAIL = """## Streams
 
 `GET /v1/sandboxes/{sandbox_id}/processes/{process_id}/ws` (web socket) sends the events of `…/stream` as
 JSON, and takes `{"stdin": BASE64}`, `{"eof": true}`, `{"signal": NAME}`, `{"kill": true}`.
+`GET /v1/sandboxes/{sandbox_id}/terminals/{terminal_id}/ws?cursor=N&scrollback=N` (web socket) sends
+`output` (base64, with the `cursor` after it), `gap`, `error` and `exit` as JSON, from the cursor on or of the
+last 65536 bytes, and takes `{"input": BASE64}`, `{"resize": [ROWS, COLUMNS]}`, `{"signal": NAME}`,
+`{"kill": true}`.
 `GET /v1/sandboxes/{sandbox_id}/ports/{port}` (web socket) is a connection to that port: its bytes as binary
 messages.
 
@@ -55,6 +59,7 @@ messages.
 | `notes_unusable` | 500 | a file of the server's cannot be read or written |
 | `unsupported` | | of Forkbox: a network was asked for |
 | `unenforced` | | at the start: no cgroup bounds memory and processors for other machines |
+| `server_unreachable` | | of `ramet drain`: nothing answers there, or no server of Ramet |
 | `extra_missing` | | at the start: `pip install 'ramet[server]'` |
 """
 

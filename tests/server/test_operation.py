@@ -14,7 +14,18 @@ import pytest
 
 from ramet.cli.main import invoke
 from ramet.server.settings import Settings
-from server._server import ALICE, BUSY, PATIENCE_S, Server, end_tenants, refusal, running, told
+from server._server import (
+    ALICE,
+    ALICE_RUNS,
+    BOB,
+    BUSY,
+    PATIENCE_S,
+    Server,
+    end_tenants,
+    refusal,
+    running,
+    told,
+)
 
 
 def send(server: Server, head: str, body: bytes = b"") -> socket.socket:
@@ -77,7 +88,9 @@ def test_a_client_that_goes_in_the_middle_of_a_call_leaves_the_sandbox_usable(
     api.delete("/v1/snapshots/gone")
 
 
-def test_a_server_that_comes_back_finds_every_sandbox_with_its_state() -> None:
+def test_a_server_that_comes_back_finds_every_sandbox_with_its_state(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running() as server:
         with server.client() as api:
             made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python", "n": 2}), 201)
@@ -91,6 +104,8 @@ def test_a_server_that_comes_back_finds_every_sandbox_with_its_state() -> None:
             place = f"/v1/sandboxes/{known[0]}/processes"
             command = {"command": "echo before; read x; echo after", "stdin": True}
             process = told(api.post(place, json=command), 201)["id"]
+        with server.client(BOB) as other:
+            told(other.post("/v1/sandboxes", json={"command": ["sleep", "1000"]}), 201)
         server.stop(signal.SIGKILL)
         server.start()
         with server.client() as api:
@@ -104,10 +119,51 @@ def test_a_server_that_comes_back_finds_every_sandbox_with_its_state() -> None:
             ended = told(api.get(f"{place}/{process}?wait=60"), 200)
             assert ended["result"]["stdout"] == "before\nafter\n"
             assert told(api.get("/v1/workspaces/desk"), 200)["status"] == "running"
-            assert told(api.post("/v1/drain?deadline=0"), 200) == {"ended": 4}
+            # bob has not asked this server for anything: it empties what those before it left, too.
+            monkeypatch.setenv("RAMET_TOKEN", ALICE)
+            assert invoke(["drain", "--url", server.url, "--deadline", "0", "--json"]) == 0
+            assert json.loads(capfd.readouterr().out) == {"ended": 5}
+            assert invoke(["drain", "--url", server.url]) == 0
+            assert capfd.readouterr().out == "the server is empty: no sandboxes ended at the deadline\n"
             refused = api.post("/v1/run", json={"command": "true"})
             assert refusal(refused, 503)["code"] == "draining"
         assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "options, code, word",
+    [
+        (["--deadline", "soon"], 2, "deadline"),
+        (["--deadline", "2d"], 2, "deadline"),
+        (["--deadline", "86401"], 2, "86400"),
+        (["--url", "ftp://here"], 2, "url"),
+        (["--url", "http://here:port"], 2, "url"),
+        (["--url", "http://127.0.0.1:1"], 125, "127.0.0.1:1"),
+        (["--socket", "/nothing/here"], 125, "/nothing/here"),
+        (["--token-file", "/nothing/here"], 2, "token-file"),
+        (["--token-file", "/dev/null"], 2, "token-file"),
+        (["--tls-ca", "/x"], 2, "https"),
+        (["--url", "https://here", "--tls-ca", "/x"], 2, "tls-ca"),
+    ],
+)
+def test_a_server_is_not_drained_with_what_is_wrong(
+    capfd: pytest.CaptureFixture[str], options: list[str], code: int, word: str
+) -> None:
+    assert invoke(["drain", *options]) == code
+    lines = capfd.readouterr().err.splitlines()
+    assert word in lines[0]
+    assert len(lines) == 1
+
+
+def test_only_an_administrator_drains_a_server(
+    server: Server, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(f"{ALICE_RUNS}\n")
+    assert invoke(["drain", "--url", server.url, "--token-file", str(token)]) == 125
+    assert "admin" in capfd.readouterr().err
+    assert invoke(["drain", "--url", server.url]) == 125
+    assert "token" in capfd.readouterr().err
 
 
 def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path) -> None:

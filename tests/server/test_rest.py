@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -149,6 +150,96 @@ def test_what_others_build_upon_is_removed_only_on_request(
     child = told(api.post("/v1/sandboxes", json={"snapshot_tag": "upon"}), 201)
     told(api.delete("/v1/snapshots/upon"), 204)
     end(api, made + child)
+
+
+def test_a_sandbox_is_rolled_back_under_its_id(api: httpx.Client) -> None:
+    body = {"snapshot_tag": "python", "names": ["rolled"], "ttl": 500, "metadata": {"of": "me"}}
+    made = told(api.post("/v1/sandboxes", json=body), 201)[0]
+    place = f"/v1/sandboxes/{made['id']}"
+
+    def value(code: str) -> object:
+        return told(api.post(f"{place}/eval", json={"code": code}), 200)["result"]
+
+    value("x = 1")
+    told(api.post(f"{place}/branch", json={"tag": "before"}), 201)
+    value("x = 2; open('after', 'w').close()")
+    told(api.post(f"{place}/processes", json={"command": "sleep 1000"}), 201)
+    refusal(api.post(f"{place}/rollback", json={"snapshot_tag": "none-such"}), 404)
+    refusal(api.post(f"{place}/rollback", json={}), 422)
+    for number in (1, 2):
+        after = told(api.post(f"{place}/rollback", json={"snapshot_tag": "before"}), 200)
+        kept = ("id", "name", "ttl", "metadata", "snapshot_tag", "limits")
+        assert [after[one] for one in kept] == [made[one] for one in kept]
+        assert after["epoch"] > made["epoch"] + number - 1
+        assert value("x, __import__('os').path.exists('after')") == "(1, False)"
+        assert {one["status"] for one in told(api.get(f"{place}/processes"), 200)} == {"ended"}
+        value("x = 3")
+    done = told(api.post(f"{place}/exec", json={"args": ["echo", "up"]}), 200)
+    assert done["stdout"] == "up\n"
+    with ThreadPoolExecutor(1) as pool:
+        code = "open('runs', 'w').close(); __import__('time').sleep(1000)"
+        running = pool.submit(api.post, f"{place}/eval", json={"code": code})
+        until = time.monotonic() + PATIENCE_S
+        while api.get(f"{place}/files/stat?path=runs").status_code != 200:
+            assert time.monotonic() < until
+        busy = api.post(f"{place}/rollback", json={"snapshot_tag": "before"})
+        told(api.post(f"{place}/interrupt"), 204)
+        assert "KeyboardInterrupt" in told(running.result(PATIENCE_S), 200)["error"]
+    assert refusal(busy, 409)["code"] == "kernel_busy"
+    end(api, [made])
+    refusal(api.post(f"{place}/rollback", json={"snapshot_tag": "before"}), 404)
+    told(api.delete("/v1/snapshots/before"), 204)
+
+
+def test_a_list_tells_of_each_what_it_is_now(api: httpx.Client, shell: str) -> None:
+    body = {"command": ["sleep", "100"], "metadata": {"of": "\u00e9t\u00e9"}}
+    made = told(api.post("/v1/sandboxes", json=body), 201)[0]
+    place = f"/v1/sandboxes/{made['id']}"
+
+    def listed() -> dict[str, object]:
+        found = {one["id"]: one for one in told(api.get("/v1/sandboxes?ended=true"), 200)}
+        assert found[made["id"]] == told(api.get(f"{place}?ended=true"), 200)
+        return found[made["id"]]
+
+    assert listed() == listed() == made
+    told(api.post(f"{place}/branch", json={"tag": "listed"}), 201)
+    assert listed()["branch_count"] == 1
+    address = told(api.post(f"{place}/guest"), 201)["guest_addr"]
+    assert listed()["guest_addr"] == address
+    told(api.delete(f"{place}/guest"), 204)
+    assert listed()["guest_addr"] == ""
+    told(api.delete(place), 204)
+    assert listed()["status"] == "ended"
+    told(api.delete("/v1/snapshots/listed"), 204)
+
+
+def test_a_snapshot_is_made_to_build_upon_nothing(api: httpx.Client, bob: httpx.Client, shell: str) -> None:
+    base = {"tag": "ground"}
+    told(api.post(f"/v1/sandboxes/{shell}/branch", json=base), 201)
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "ground"}), 201)
+    told(api.post(f"/v1/sandboxes/{made[0]['id']}/branch", json={"tag": "upon"}), 201)
+    end(api, made)
+    place = "/v1/snapshots/upon/compact"
+    for body in (None, {"to": "stolen"}):
+        assert refusal(bob.post(place, json=body), 404)["code"] == "unknown_snapshot"
+    copied = told(api.post(place, json={"to": "alone"}), 200)
+    assert (copied["tag"], copied["branched_from"]) == ("alone", "compact:upon")
+    assert told(api.get("/v1/snapshots/alone/info"), 200)["ancestors"] == []
+    assert refusal(api.post(place, json={"to": "alone"}), 409)["field"] == "to"
+    assert refusal(api.post(place, json={"to": "upon"}), 400)["field"] == "to"
+    # What was kept for it alone goes, and its name is free again.
+    told(api.delete("/v1/snapshots/ground?force=true"), 204)
+    refusal(api.post(f"/v1/sandboxes/{shell}/branch", json=base), 409)
+    assert "parent_tag" not in told(api.post(place), 200)
+    told(api.post(f"/v1/sandboxes/{shell}/branch", json=base), 201)
+    for tag in ("upon", "alone"):
+        child = told(api.post("/v1/sandboxes", json={"snapshot_tag": tag}), 201)
+        answer = told(api.post(f"/v1/sandboxes/{child[0]['id']}/exec", json={"args": ["echo", "up"]}), 200)
+        assert answer["stdout"] == "up\n"
+        end(api, child)
+    for tag in ("upon", "alone", "ground"):
+        told(api.delete(f"/v1/snapshots/{tag}"), 204)
+    refusal(api.post(place), 404)
 
 
 def test_workspaces_keep_their_state_and_their_options(api: httpx.Client) -> None:

@@ -18,6 +18,7 @@ from ramet.cli.commands import (
     completion,
     daemon,
     doctor,
+    drain,
     events,
     files,
     forkd,
@@ -70,6 +71,7 @@ app.add_typer(root_app, name="root")
 app.command("bench", cls=Command)(bench.bench)
 # Its options are converted: it imports far more than that takes.
 app.command("serve")(serve.serve)
+app.command("drain", cls=Command)(drain.drain)
 app.command("version", cls=Command)(version.version)
 daemon_app.command("start", cls=Command)(daemon.start)
 daemon_app.command("stop", cls=Command)(daemon.stop)

@@ -89,6 +89,7 @@ BY_NAME: Mapping[str, LimitSpec] = MappingProxyType({spec.name: spec for spec in
 
 
 @functools.cache
+@functools.lru_cache(maxsize=16)
 def enforced_by(cgroups: str) -> Mapping[str, str]:
     """What enforces each limit on a core with these cgroups: "" for none, else as ``2 cpu memory pids``."""
     version, *controllers = cgroups.split() or [""]

@@ -13,14 +13,25 @@ from ramet._version import __version__
 from ramet.errors import RametError
 from ramet.server.faults import Refused, response_of
 from ramet.server.guard import Audit, Guard
-from ramet.server.routes import files, guests, meta, ports, processes, sandboxes, snapshots, workspaces
+from ramet.server.routes import (
+    files,
+    guests,
+    history,
+    meta,
+    ports,
+    processes,
+    sandboxes,
+    snapshots,
+    terminals,
+    workspaces,
+)
 from ramet.server.settings import Settings
 from ramet.server.tenants import Tenants
 from ramet.server.tokens import DEFAULT_TENANT, Tokens
 
 ROUTERS = (
-    meta.router, sandboxes.router, snapshots.router, workspaces.router, processes.router, files.router,
-    ports.router, guests.router,
+    meta.router, sandboxes.router, snapshots.router, workspaces.router, processes.router, terminals.router,
+    files.router, ports.router, guests.router, history.router,
 )  # fmt: skip
 
 

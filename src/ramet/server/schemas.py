@@ -206,6 +206,18 @@ class SnapshotRequest(Asked):
     command: list[str] | str | None = None
 
 
+class RollbackRequest(Asked):
+    """The snapshot that a sandbox is to be again."""
+
+    snapshot_tag: str
+
+
+class CompactRequest(Asked):
+    """A tag for a copy that builds upon nothing; without `to` the snapshot itself is made such."""
+
+    to: str | None = None
+
+
 class SnapshotInfo(BaseModel):
     """A snapshot or a template."""
 
@@ -238,6 +250,56 @@ class SnapshotDetail(BaseModel):
     chain_depth: int
     ancestors: list[str]
     dependents: list[str]
+
+
+class Event(BaseModel):
+    """What befell a sandbox or a snapshot. `cursor` is the place right after it; what it has not is left out.
+
+    ``gap`` stands for `missed` events that are not kept any more, or for those of another daemon.
+    """
+
+    cursor: str
+    time: float
+    type: Literal[
+        "created", "forked", "resumed", "adopted", "ended", "snapshot", "paused", "removed", "rebuilt", "gap"
+    ]
+    sandbox: str | None = None
+    name: str | None = None
+    parent: str | None = None
+    snapshot: str | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    note: str | None = None
+    missed: int | None = None
+
+
+class EventPage(BaseModel):
+    """Events in their order, and where the next page begins."""
+
+    events: list[Event]
+    cursor: str
+
+
+class LineageNode(BaseModel):
+    """A sandbox or a snapshot, living or not. `above` is the `key` of what it comes from."""
+
+    key: str
+    kind: Literal["sandbox", "snapshot", "template"]
+    name: str | None
+    above: str | None
+    created: float
+    ended: float | None = None
+    how: str | None = None
+    command: str = ""
+    own: bool = True
+
+
+class Lineage(BaseModel):
+    """Nodes, the oldest first. `note` says what is wrong with what is known, if anything is."""
+
+    nodes: list[LineageNode]
+    note: str | None = None
 
 
 class WorkspaceRequest(Asked):
@@ -292,6 +354,25 @@ class ProcessRequest(Asked):
     user: str | int | None = None
     timeout: float | None = None
     stdin: bool = False
+
+
+class TerminalRequest(Asked):
+    """A terminal with a command in it; without `command` the sandbox's shell."""
+
+    command: list[str] | str | None = None
+    rows: int = 24
+    columns: int = 80
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    user: str | int | None = None
+    timeout: float | None = None
+
+
+class SizeRequest(Asked):
+    """The size of a terminal."""
+
+    rows: int
+    columns: int
 
 
 class SignalRequest(Asked):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ramet.models.sandboxes import BUILT_IN, SandboxInfo, Snapshot
 from ramet.models.templates import Template
+from ramet.server.encoding import encoded
 from ramet.server.tenants import NETNS, TAG, Tenant, shown_metadata
 
 MIB = 1 << 20
@@ -56,6 +58,22 @@ def sandbox(tenant: Tenant, info: SandboxInfo) -> dict[str, Any]:
         "end": None if end is None else end._asdict(),
         "note": info.note,
     }
+
+
+def page(tenant: Tenant, told: Iterable[Mapping[str, Any]]) -> bytes:
+    """A list of sandboxes, each as the daemon told it, as JSON.
+
+    One that is as it was in the last list is not encoded again: to compare takes a twentieth of that.
+    """
+    before, tenant.rows = tenant.rows, {}
+    for one in told:
+        key = one["id"]
+        state = one, tenant.branches.get(key, 0), tenant.guest_address(key)
+        row = before.get(key)
+        if row is None or row[0] != state:
+            row = state, encoded(sandbox(tenant, SandboxInfo.from_wire(one)))
+        tenant.rows[key] = row
+    return b"[" + b",".join([row for _, row in tenant.rows.values()]) + b"]"
 
 
 def snapshot(one: Snapshot) -> dict[str, Any]:

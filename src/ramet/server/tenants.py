@@ -35,7 +35,7 @@ from ramet.server import notes
 from ramet.server.faults import Refused
 from ramet.server.guests import Guest
 from ramet.server.settings import Settings
-from ramet.server.tokens import Identity
+from ramet.server.tokens import DEFAULT_TENANT, Identity
 from ramet.server.workspaces import Workspaces
 
 OWN = "ramet."
@@ -108,6 +108,8 @@ class Tenant:
         self.branching = 0
         self.streams = 0
         self.guests: dict[str, Guest] = {}
+        self.rows: dict[str, tuple[tuple[Any, ...], bytes]] = {}
+        """Of the last list: what each was encoded of, and that, by id."""
         self.turns: dict[str, asyncio.Lock] = {}
         """Of workspaces, by name."""
         self.made = 0
@@ -133,9 +135,13 @@ class Tenant:
 
     async def all(self, **chosen: Any) -> tuple[SandboxInfo, ...]:
         """Sandboxes, the oldest first."""
-        request = ListRequest.of(**chosen)
-        answer = await self.client.ask("sandbox.list", request.to_wire())
-        return SandboxList.from_wire(answer).sandboxes
+        return SandboxList.from_wire({"sandboxes": await self.told(**chosen)}).sandboxes
+
+    async def told(self, **chosen: Any) -> list[dict[str, Any]]:
+        """The same, as the daemon tells of them."""
+        answer = await self.client.ask("sandbox.list", ListRequest.of(**chosen).to_wire())
+        found: list[dict[str, Any]] = answer["sandboxes"]
+        return found
 
     async def find(self, sandbox: str, *, ended: bool = False) -> SandboxInfo:
         """The one of this id or name. Raises InvalidRequest with the code ``unknown_sandbox``."""
@@ -168,9 +174,9 @@ class Tenant:
                 raise
             self._note_removed({*self._removed, tag})
             return
-        await self._reap_removed()
+        await self.reap_removed()
 
-    async def _reap_removed(self) -> None:
+    async def reap_removed(self) -> None:
         """What was kept for others alone goes with the last of those."""
         while self._removed:
             needed = {one.parent for one in await self._kept()}
@@ -307,6 +313,18 @@ class Tenant:
             raise
         return box.held
 
+    async def rollback(self, sandbox: str, snapshot: str) -> SandboxInfo:
+        """Have it be again as it was in a snapshot. Raises Refused while its kernel runs code."""
+        box = await self.known(sandbox)
+        if box.turn.locked():
+            raise Refused(409, "kernel_busy", "its kernel runs code", hint="interrupt that, or wait")
+        async with self.kernel(box.id) as held:
+            await held.rollback(snapshot)
+            if box.files is not None:
+                box.files.close()
+            box.files = box.commands = None
+            return held.info
+
     async def kill(self, sandbox: str) -> SandboxInfo:
         """End it, and return when it has ended."""
         ended = SandboxInfo.from_wire(
@@ -403,6 +421,15 @@ class Tenant:
         self._boxes.clear()
         await self.client.aclose()
 
+    async def stands(self) -> bool:
+        """Whether its daemon runs; none is started."""
+        async with AsyncClient(self.client.runtime_dir, start=False) as client:
+            try:
+                await client.ping()
+            except DaemonLost:
+                return False
+            return True
+
     async def shut_down(self) -> None:
         """End the tenant's daemon with every sandbox, if it runs."""
         async with AsyncClient(self.client.runtime_dir, start=False) as client:
@@ -435,6 +462,19 @@ class Tenants:
     def all(self) -> tuple[Tenant, ...]:
         """Those that have asked."""
         return tuple(self._known.values())
+
+    async def standing(self) -> tuple[Tenant, ...]:
+        """Those that have a daemon, be it of a server before this one, or of a tenant without tokens now."""
+        names = {DEFAULT_TENANT} if self._settings.token_file is None else set(self._left_behind())
+        known = [self.named(name) for name in sorted(names | set(self._known))]
+        return tuple([tenant for tenant in known if await tenant.stands()])
+
+    def _left_behind(self) -> Iterator[str]:
+        above = os.path.join(self._settings.data, "tenants")
+        with contextlib.suppress(FileNotFoundError), os.scandir(above) as found:
+            for one in found:
+                if os.path.isdir(os.path.join(one.path, "run")):
+                    yield one.name
 
     async def aclose(self) -> None:
         """Let go of everything."""

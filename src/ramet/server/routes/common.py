@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ramet.errors import InvalidRequest
+from ramet.server.encoding import encoded
 from ramet.server.faults import Refused
 from ramet.server.schemas import ErrorBody
 from ramet.server.settings import Settings
@@ -94,7 +95,7 @@ class Json(Response):
 
     def render(self, content: Any) -> bytes:
         """As bytes."""
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        return encoded(content)
 
 
 def text_of(body: Any) -> str:

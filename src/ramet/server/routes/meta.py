@@ -92,10 +92,10 @@ async def drain(
     until = loop.time() + deadline
     while (left := await _living(tenants)) and loop.time() < until:  # noqa: ASYNC110  their ends are no events here
         await asyncio.sleep(min(1.0, max(until - loop.time(), 0.0)))
-    for tenant in tenants.all():
+    for tenant in await tenants.standing():
         await tenant.shut_down()
     return Json({"ended": left})
 
 
 async def _living(tenants: Tenants) -> int:
-    return sum([len(await tenant.all()) for tenant in tenants.all()])
+    return sum([len(await tenant.all()) for tenant in await tenants.standing()])

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import contextlib
-import json
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Header, Query, Request, Response, WebSocket
 from starlette.responses import StreamingResponse
 
 from ramet.client._async.commands import AsyncCommand
 from ramet.errors import InvalidRequest, RametError, WaitTimeout
-from ramet.server import schemas
-from ramet.server.faults import body_of
+from ramet.server import following, schemas
+from ramet.server.following import Pieces, ServerSent, Told, bytes_of, written
 from ramet.server.routes.common import ERRORS, Asker, Json, Key, Who, identity_of, tenant_of, text_of
 from ramet.server.tenants import Tenant
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/processes", responses=ERRORS, tags=["processes"])
-BEAT_S = 15.0
-"""A comment goes over a silent stream so often: proxies end what is silent for long."""
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "Events: stdout, stderr, gap, exit"}
 }
@@ -151,72 +145,17 @@ async def stream(
     except BaseException:
         await using.aclose()
         raise
-    return StreamingResponse(
-        _events(command, using), media_type="text/event-stream", headers={"cache-control": "no-store"}
-    )
+    return ServerSent(told(command), using)
 
 
-async def _events(command: AsyncCommand, using: contextlib.AsyncExitStack) -> AsyncIterator[str]:
-    async with using, contextlib.aclosing(told(command)) as events:
-        async for event in beating(events):
-            if event is None:
-                yield ": nothing yet\n\n"
-                continue
-            kind = event["event"]
-            yield f"event: {kind}\nid: {event['cursor']}\ndata: {json.dumps(event)}\n\n"
-
-
-async def told(command: AsyncCommand) -> AsyncGenerator[dict[str, Any]]:
+def told(command: AsyncCommand) -> Told:
     """What a command writes as objects of JSON, and its end."""
-
-    def at() -> str:
-        return "{}:{}".format(*command.cursor)
-
-    while True:
-        try:
-            async with contextlib.aclosing(_pieces(command)) as pieces:
-                async for name, data in pieces:
-                    yield {"event": name, "data": base64.b64encode(data).decode(), "cursor": at()}
-            break
-        except RametError as error:
-            if error.code != "output_left_out":
-                yield {"event": "error", "cursor": at(), **body_of(error)}
-                return
-            yield {"event": "gap", "cursor": at(), **body_of(error)}
-    try:
-        result = await command.wait(60)
-    except RametError as error:
-        yield {"event": "error", "cursor": at(), **body_of(error)}
-        return
-    end = {name: value for name, value in result.to_dict().items() if name not in {"stdout", "stderr"}}
-    yield {"event": "exit", "cursor": at(), **end}
+    return written(lambda: _pieces(command), lambda: "{}:{}".format(*command.cursor), command.wait)
 
 
-async def _pieces(command: AsyncCommand) -> AsyncGenerator[tuple[str, bytes]]:
+async def _pieces(command: AsyncCommand) -> Pieces:
     async for name, data in command.output():
         yield name, data
-
-
-async def beating(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any] | None]:
-    """The same, and None whenever there was nothing for a while."""
-    pending: asyncio.Future[dict[str, Any]] | None = None
-    try:
-        while True:
-            pending = pending or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait([pending], timeout=BEAT_S)
-            if not done:
-                yield None
-                continue
-            finished, pending = pending, None
-            try:
-                yield finished.result()
-            except StopAsyncIteration:
-                return
-    finally:
-        if pending is not None:
-            pending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await pending
 
 
 @router.websocket("/{process_id}/ws")
@@ -231,47 +170,12 @@ async def converse(websocket: WebSocket, sandbox_id: str, process_id: int) -> No
         await using.enter_async_context(tenant.kept(sandbox_id))
         command = await commands.connect(process_id, cursor=cursor)
         using.callback(command.close)
-        await websocket.accept()
-        writing = asyncio.ensure_future(_write_all(websocket, command))
-        reading = asyncio.ensure_future(_read_all(websocket, command))
-        try:
-            await asyncio.wait([writing, reading], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (writing, reading):
-                task.cancel()
-            await asyncio.gather(writing, reading, return_exceptions=True)
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await websocket.close()
+        await following.converse(websocket, told(command), lambda message: _obey(message, command))
 
 
-async def _write_all(websocket: WebSocket, command: AsyncCommand) -> None:
-    async with contextlib.aclosing(told(command)) as events:
-        async for event in events:
-            await websocket.send_json(event)
-
-
-async def _read_all(websocket: WebSocket, command: AsyncCommand) -> None:
-    while True:
-        try:
-            message = json.loads(await websocket.receive_text())
-            await _obey(message, command)
-        except (WebSocketDisconnect, KeyError, RuntimeError):
-            return
-        except RametError as error:
-            await websocket.send_json({"event": "error", **body_of(error)})
-        except ValueError as error:
-            told_error = InvalidRequest("malformed", f"not what a message is: {error}")
-            await websocket.send_json({"event": "error", **body_of(told_error)})
-
-
-async def _obey(message: Any, command: AsyncCommand) -> None:
-    if not isinstance(message, dict):
-        raise InvalidRequest("malformed", "a message is an object")
-    data = message.get("stdin")
-    if data is not None:
-        if not isinstance(data, str):
-            raise InvalidRequest.of("stdin", "must be base64")
-        await command.send(base64.b64decode(data, validate=True))
+async def _obey(message: dict[str, Any], command: AsyncCommand) -> None:
+    if (data := bytes_of(message, "stdin")) is not None:
+        await command.send(data)
     if message.get("eof"):
         await _end_input(command)
     if (number := message.get("signal")) is not None:

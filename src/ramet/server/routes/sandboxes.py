@@ -45,17 +45,17 @@ async def list_sandboxes(
     name: str | None = None,
 ) -> Response:
     """Those that live, the oldest first."""
-    found = list(await tenant.all(ended=ended, parent=parent, name=name))
+    found = await tenant.told(ended=ended, parent=parent, name=name)
     headers = {"x-total-count": str(len(found))}
     if after is not None:
-        place = next((at for at, one in enumerate(found) if one.id == after), None)
+        place = next((at for at, one in enumerate(found) if one["id"] == after), None)
         if place is None:
             raise InvalidRequest.of("after", f"{after!r:.80} is no sandbox of this list any more")
         found = found[place + 1 :]
     if limit is not None and len(found) > limit:
         found = found[:limit]
-        headers["x-next-after"] = found[-1].id
-    return Json([shown.sandbox(tenant, one) for one in found], headers=headers)
+        headers["x-next-after"] = found[-1]["id"]
+    return Response(shown.page(tenant, found), headers=headers, media_type="application/json")
 
 
 @router.post("/sandboxes", status_code=201, response_model=list[schemas.SandboxInfo])
@@ -65,7 +65,7 @@ async def spawn(body: schemas.SpawnRequest, tenant: Asker, who: Who, how: How, k
     async def work() -> list[dict[str, Any]]:
         made = await _made_before(tenant, key)
         if not made:
-            _check_room(how, tenant)
+            check_room(tenant)
             async with tenant.making(who, body.n):
                 made = await _spawn(body, tenant, who, how, key)
         return [shown.sandbox(tenant, one) for one in made]
@@ -75,7 +75,8 @@ async def spawn(body: schemas.SpawnRequest, tenant: Asker, who: Who, how: How, k
     return Json(told, 201)
 
 
-def _check_room(_how: Settings, tenant: Tenant) -> None:
+def check_room(tenant: Tenant) -> None:
+    """Raises Refused where no more sandboxes are taken."""
     if tenant.draining():
         raise Refused(503, "draining", "this server takes no more sandboxes", retry_after=30)
 
@@ -247,7 +248,7 @@ async def fork(
         if before:
             rows = [{"number": n, "sandbox": shown.sandbox(tenant, one)} for n, one in enumerate(before)]
             return {"children": rows, "pause_ms": before[0].pause_ms}
-        _check_room(how, tenant)
+        check_room(tenant)
         async with tenant.making(who, len(children)):
             return await _fork(sandbox_id, body, children, tenant, how, key)
 
@@ -420,9 +421,9 @@ async def metrics(sandbox_id: str, tenant: Asker) -> Response:
 
 
 @router.post("/run", response_model=schemas.ExecResult)
-async def run(body: schemas.RunRequest, tenant: Asker, who: Who, how: How) -> Response:
+async def run(body: schemas.RunRequest, tenant: Asker, who: Who) -> Response:
     """Run one command in a sandbox that is made for it and gone after it."""
-    _check_room(how, tenant)
+    check_room(tenant)
     async with tenant.making(who, 1):
         result = await tenant.client.run(
             body.command,

@@ -6,14 +6,16 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from ramet.client._async import sandbox as sandboxes
+from ramet.client._async import snapshots as all_snapshots
 from ramet.client._async import templates as all_templates
 from ramet.client._async.sandbox import FORK_PATIENCE_S, AsyncSandbox
-from ramet.errors import InvalidRequest
+from ramet.errors import InvalidRequest, RametError
 from ramet.models.names import check_name
 from ramet.models.sandboxes import BUILT_IN, Snapshot
 from ramet.models.sandboxes import SnapshotRequest as Taking
@@ -22,7 +24,7 @@ from ramet.models.templates import Template
 from ramet.server import schemas, shown
 from ramet.server.faults import Refused
 from ramet.server.routes.common import ERRORS, Admin, Asker, How, Json, Key, Who, text_of
-from ramet.server.routes.sandboxes import FOREVER, checked_root
+from ramet.server.routes.sandboxes import FOREVER, check_room, checked_root
 from ramet.server.settings import Settings
 from ramet.server.tenants import TAG, Tenant
 from ramet.server.tokens import Identity
@@ -121,13 +123,8 @@ def dependents(tag: str, found: Sequence[Snapshot]) -> list[str]:
 @router.get("/snapshots/{tag}/info", response_model=schemas.SnapshotDetail, response_model_exclude_none=True)
 async def snapshot_info(tag: str, tenant: Asker) -> Response:
     """What it takes, and what it builds upon."""
-    check_name(tag, "tag")
     found = {one.name: one for one in await tenant.snapshots()}
-    chosen = found.get(tag)
-    if chosen is None:
-        chosen = next((one for one in found.values() if shown.tag_of_snapshot(one) == tag), None)
-    if chosen is None:
-        raise InvalidRequest.of("tag", f"there is no snapshot {tag!r}", code="unknown_snapshot")
+    chosen = _chosen(tag, found)
     ancestors: list[str] = []
     at = chosen.parent
     while at is not None and at not in ancestors:
@@ -147,6 +144,57 @@ async def snapshot_info(tag: str, tenant: Asker) -> Response:
     if chosen.parent is not None:
         told["parent_tag"] = chosen.parent
     return Json(told)
+
+
+def _chosen(tag: str, found: Mapping[str, Snapshot]) -> Snapshot:
+    """The one that is forked by this tag. Raises InvalidRequest."""
+    chosen = found.get(check_name(tag, "tag"))
+    if chosen is None:
+        chosen = next((one for one in found.values() if shown.tag_of_snapshot(one) == tag), None)
+    if chosen is None:
+        raise InvalidRequest.of("tag", f"there is no snapshot {tag!r}", code="unknown_snapshot")
+    return chosen
+
+
+@router.post(
+    "/snapshots/{tag}/compact", response_model=schemas.SnapshotInfo, response_model_exclude_none=True
+)
+async def compact(
+    tag: str, tenant: Asker, who: Who, how: How, body: schemas.CompactRequest | None = None
+) -> Response:
+    """Have it build upon nothing, so that its ancestors can be removed. What is in it stays the same.
+
+    With `to` it stays as it is, and what a fork of it is right after its start is kept under that tag, which
+    builds upon nothing.
+    """
+    chosen = _chosen(tag, {one.name: one for one in await tenant.snapshots()})
+    to = None if body is None else body.to
+    if to is None:
+        done = await all_snapshots.compact(chosen, client=tenant.client)
+        await tenant.reap_removed()
+        return Json(shown.snapshot(done))
+    if to == tag:
+        raise InvalidRequest.of("to", "is the same tag: leave it away to have the snapshot itself changed")
+    await _copy(tenant, who, how, chosen, to)
+    try:
+        done = await all_snapshots.compact(to, client=tenant.client)
+    except RametError:
+        await all_snapshots.remove(to, client=tenant.client)
+        raise
+    return Json({**shown.snapshot(done), "branched_from": f"compact:{tag}"})
+
+
+async def _copy(tenant: Tenant, who: Identity, how: Settings, source: Snapshot, to: str) -> None:
+    taken = {name for one in await tenant.snapshots() for name in (one.name, shown.tag_of_snapshot(one))}
+    if check_name(to, "to") in taken | set(BUILT_IN):
+        raise InvalidRequest.of("to", f"there is a snapshot {to!r} already", code="name_taken")
+    await _check_quota(tenant, who)
+    check_room(tenant)
+    async with tenant.making(who, 1):
+        (forked,) = await sandboxes.fork(snapshot=source.name, client=tenant.client)
+        async with forked:
+            with tenant.branch_of(how.branches):
+                await forked.snapshot(to)
 
 
 # --- branches ---------------------------------------------------------------------------------------------
@@ -223,6 +271,17 @@ async def _check_quota(tenant: Tenant, who: Identity) -> None:
     if len(await tenant.snapshots()) >= who.quota.snapshots:
         text = f"the tenant {tenant.name} has {who.quota.snapshots} snapshots, and may have no more"
         raise Refused(429, "quota", text, hint="remove some")
+
+
+@router.post("/sandboxes/{sandbox_id}/rollback", response_model=schemas.SandboxInfo)
+async def rollback(sandbox_id: str, body: schemas.RollbackRequest, tenant: Asker) -> Response:
+    """Have it be again as it was in a snapshot, under the id, name, limits, metadata and ttl that it has.
+
+    What runs in it is ended first; while its kernel runs code the answer is 409.
+    """
+    box = await tenant.known(sandbox_id)
+    chosen = _chosen(body.snapshot_tag, {one.name: one for one in await tenant.snapshots()})
+    return Json(shown.sandbox(tenant, await tenant.rollback(box.id, chosen.name)))
 
 
 # --- templates --------------------------------------------------------------------------------------------

@@ -1,0 +1,162 @@
+"""What is told of something that goes on, as objects of JSON: by server-sent events, and by web socket."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from fastapi import WebSocket, WebSocketDisconnect
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ramet.errors import InvalidRequest, RametError
+from ramet.models.results import CommandResult
+from ramet.server.faults import body_of
+
+BEAT_S = 15.0
+"""A comment goes over a silent stream so often: proxies end what is silent for long."""
+END_S = 60.0
+Pieces = AsyncGenerator[tuple[str, bytes]]
+Told = AsyncGenerator[dict[str, Any]]
+
+
+async def written(
+    pieces: Callable[[], Pieces],
+    at: Callable[[], int | str],
+    wait: Callable[[float], Awaitable[CommandResult]],
+) -> Told:
+    """What a command writes, with the cursor `at` which it goes on after each piece, and its end."""
+    while True:
+        try:
+            async with contextlib.aclosing(pieces()) as found:
+                async for name, data in found:
+                    yield {"event": name, "data": base64.b64encode(data).decode(), "cursor": at()}
+            break
+        except RametError as error:
+            if error.code != "output_left_out":
+                yield {"event": "error", "cursor": at(), **body_of(error)}
+                return
+            yield {"event": "gap", "cursor": at(), **body_of(error)}
+    try:
+        result = await wait(END_S)
+    except RametError as error:
+        yield {"event": "error", "cursor": at(), **body_of(error)}
+        return
+    end = {name: value for name, value in result.to_dict().items() if name not in {"stdout", "stderr"}}
+    yield {"event": "exit", "cursor": at(), **end}
+
+
+class ServerSent(StreamingResponse):
+    """The same as server-sent events, whose ids are cursors. `using` is closed afterwards."""
+
+    def __init__(self, told: Told, using: contextlib.AsyncExitStack) -> None:
+        super().__init__(_lines(told), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._using = using
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        # Not in the generator: that is never begun for a client that has gone already.
+        async with self._using:
+            await super().__call__(scope, receive, send)
+
+
+async def _lines(told: Told) -> AsyncIterator[str]:
+    async with contextlib.aclosing(told) as events:
+        async for event in _beating(events):
+            if event is None:
+                yield ": nothing yet\n\n"
+                continue
+            kind = event["event"]
+            yield f"event: {kind}\nid: {event['cursor']}\ndata: {json.dumps(event)}\n\n"
+
+
+async def _beating(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any] | None]:
+    """The same, and None whenever there was nothing for a while."""
+    pending: asyncio.Future[dict[str, Any]] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(events))
+            done, _ = await asyncio.wait([pending], timeout=BEAT_S)
+            if not done:
+                yield None
+                continue
+            finished, pending = pending, None
+            try:
+                yield finished.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        if pending is not None:
+            pending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await pending
+
+
+# --- web sockets ------------------------------------------------------------------------------------------
+
+
+async def converse(
+    websocket: WebSocket, told: Told, obey: Callable[[dict[str, Any]], Awaitable[None]]
+) -> None:
+    """Tell all of it as JSON text, and have `obey` do what the other side sends, until either has ended."""
+    await websocket.accept()
+    writing = asyncio.ensure_future(_write_all(websocket, told))
+    reading = asyncio.ensure_future(_read_all(websocket, obey))
+    try:
+        await asyncio.wait([writing, reading], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (writing, reading):
+            task.cancel()
+        await asyncio.gather(writing, reading, return_exceptions=True)
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+        await websocket.close()
+
+
+async def _write_all(websocket: WebSocket, told: Told) -> None:
+    async with contextlib.aclosing(told) as events:
+        async for event in events:
+            await websocket.send_json(event)
+
+
+async def _read_all(websocket: WebSocket, obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    while True:
+        try:
+            text = await _next_text(websocket)
+            if text is None:
+                return
+            message = json.loads(text)
+            if not isinstance(message, dict):
+                raise InvalidRequest("malformed", "a message is an object")
+            await obey(message)
+        except (WebSocketDisconnect, RuntimeError):
+            return
+        except RametError as error:
+            await websocket.send_json({"event": "error", **body_of(error)})
+        except ValueError as error:
+            told_error = InvalidRequest("malformed", f"not what a message is: {error}")
+            await websocket.send_json({"event": "error", **body_of(told_error)})
+
+
+async def _next_text(websocket: WebSocket) -> str | bytes | None:
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        return None
+    found: str | bytes = message.get("text") or message.get("bytes") or ""
+    return found
+
+
+def bytes_of(message: dict[str, Any], name: str) -> bytes | None:
+    """The bytes that a message has under this name. Raises InvalidRequest."""
+    data = message.get(name)
+    if data is None:
+        return None
+    try:
+        if not isinstance(data, str):
+            raise ValueError("it is no text")  # noqa: TRY004  told as the other below
+        return base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise InvalidRequest.of(name, f"must be base64: {error}") from None
