@@ -47,6 +47,7 @@ messages.
 | `unknown_workspace` | 404 | there is no such workspace |
 | `has_dependents` | 409 | snapshots build upon it: `cascade` or `force` |
 | `snapshot_writing` | 409 | the snapshot is not on disk yet |
+| `foreign_page` | 403 | a server without tokens is asked by a page, or under another name |
 | `idempotency_key` | 409 | the key came with another request before |
 | `not_running`, `already_running` | 400 | of workspaces |
 | `too_large` | 413 | the body is too large |

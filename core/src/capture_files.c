@@ -106,6 +106,9 @@ note_descriptor(struct capture_files *files, int dir, const char *number, struct
   bool writable = link.st_mode & S_IWUSR;
   if (writable && note_unseen(files, name, st.st_ino, err) < 0)
     return -1;
+  /* With more open files it is refused in the pause. */
+  if (files->tree->wish_count >= IMAGE_DESCRIPTORS_MAX)
+    return 0;
   return add_wish(files->tree, name, st.st_ino, writable, err);
 }
 

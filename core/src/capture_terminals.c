@@ -117,6 +117,9 @@ read_session(const struct writing *w, int master, struct image_terminal *termina
     terminal->foreground = group_inside(w->capture->tree, group);
 }
 
+/* Of the 4095 bytes that the kernel edits (N_TTY_BUF_SIZE in n_tty.c). */
+#define UNREAD_MAX 3000
+
 /* ---- a master ------------------------------------------------------------------------------------------------- */
 
 /* What would be lost, or could not be looked at unnoticed. */
@@ -134,7 +137,7 @@ refuse_master(struct writing *w, int master, const struct image_terminal *termin
     return fd_refuse(w, err, "a terminal whose lines are edited elsewhere");
   if (polled.revents & POLLPRI && terminal->flags & IMAGE_TERMINAL_PACKETS)
     return fd_refuse(w, err, "a terminal with a packet that tells of its state");
-  if (!(polled.revents & (POLLOUT | POLLHUP)))
+  if (!(polled.revents & POLLOUT))
     return fd_refuse(w, err, "a terminal that takes no input");
   /* Opened by us it would look as if it had been hung up since. */
   if (!(polled.revents & POLLHUP) && !has_slave(w, (int)terminal->index) && ioctl(master, TIOCGSID, &session) < 0)
@@ -163,6 +166,13 @@ static int
 copy_content(struct writing *w, int master, int slave, struct image_terminal *terminal, struct err *err)
 {
   struct terminal_content content;
+  int unread = 0;
+
+  /* With a full queue there is no room for the characters by which it is put back. */
+  if (ioctl(slave, FIONREAD, &unread) < 0)
+    return failed(w, err);
+  if (unread > UNREAD_MAX)
+    return fd_refuse(w, err, "a terminal with too much unread input");
   int taken = terminal_drain(master, slave, terminal, &content), number = errno;
   int filled = terminal_fill(master, slave, terminal, &content);
   int result = taken < 0 || filled < 0 ? -1 : 0;

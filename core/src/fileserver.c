@@ -163,6 +163,8 @@ make_parents(int tree, const char *path, struct err *err)
   }
 }
 
+#define LEASE_PATIENCE_MS 200
+
 /* The content of a regular file that was found already. */
 static int
 open_found(int found, int flags)
@@ -170,7 +172,16 @@ open_found(int found, int flags)
   char path[32];
 
   snprintf(path, sizeof path, "/proc/self/fd/%d", found);
-  return open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  /* One with a lease is to be had as soon as its holder has given that up: init, for what it shows of limits, does so at
+   * once (guest_view.c). */
+  for (int i = 0; i < LEASE_PATIENCE_MS; i++) {
+    int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0 || errno != EAGAIN)
+      return fd;
+    poll(NULL, 0, 1);
+  }
+  errno = EAGAIN;
+  return -1;
 }
 
 /* ---- what is told of a file ----------------------------------------------------------------------------------- */

@@ -261,7 +261,8 @@ mount_proc(int root, struct err *err)
 static int
 mount_dev(int root, struct err *err)
 {
-  static const char *const options[] = {"mode", "0620", "ptmxmode", "0666", NULL};
+  /* All sandboxes share the kernel's number of terminals (sysctl kernel.pty.max). */
+  static const char *const options[] = {"mode", "0620", "ptmxmode", "0666", "max", "256", NULL};
 
   if (fault_here(RAMET_STEP_INIT_DEV, err) < 0)
     return -1;

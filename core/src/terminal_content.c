@@ -277,6 +277,11 @@ read_echo(int master, size_t length)
 static int
 type(int master, const uint8_t *data, size_t length, size_t shown)
 {
+  /* A master whose own output is stopped (TCXONC) would never let us go. */
+  if (!polls(master, POLLOUT)) {
+    errno = EBUSY;
+    return -1;
+  }
   return write(master, data, length) == (ssize_t)length ? read_echo(master, shown) : -1;
 }
 
@@ -427,7 +432,7 @@ stop_output(int master, int slave, const struct image_terminal *settings)
     return ioctl(slave, TCXONC, TCOOFF);
   if (!(settings->flags & IMAGE_TERMINAL_STOPPED))
     return 0;
-  if (write(master, &stop, 1) != 1)
+  if (!polls(master, POLLOUT) || write(master, &stop, 1) != 1)
     return -1;
   while (polls(slave, POLLOUT)) {
     if (now_ms() > end) {

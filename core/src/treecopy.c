@@ -43,6 +43,8 @@ copy_attribute(struct copying *job, int from, int to, const char *attribute, con
 {
   ssize_t length = fgetxattr(from, attribute, job->chunk, COPYING_CHUNK);
 
+  if (length < 0 && errno == ENODATA && job->moving)
+    return 0; /* taken away meanwhile, of which its times will tell */
   if (length < 0 || fsetxattr(to, attribute, job->chunk, (size_t)length, 0) < 0)
     return copying_failed(job, attribute, name);
   return 0;
@@ -56,7 +58,9 @@ copying_attributes(struct copying *job, int from, int to, const char *without, c
   if (length == 0 || (length < 0 && errno == EOPNOTSUPP))
     return 0;
   cleanup_free char *list = length < 0 || length > ATTRIBUTES_MAX ? NULL : malloc((size_t)length);
-  if (!list || (length = flistxattr(from, list, (size_t)length)) < 0)
+  if (list && (length = flistxattr(from, list, (size_t)length)) < 0 && errno == ERANGE && job->moving)
+    return 0; /* more have come, of which its times will tell */
+  if (!list || length < 0)
     return copying_failed(job, "attributes of", name);
   for (char *at = list; at < list + length; at += strlen(at) + 1)
     if ((!without || strcmp(at, without) != 0) && copy_attribute(job, from, to, at, name) < 0)
@@ -108,6 +112,8 @@ copying_content(struct copying *job, int from, int to, off_t size, const char *n
     if (data < 0 && errno == ENXIO)
       return 0; /* a hole up to the end */
     off_t hole = data < 0 ? -1 : lseek(from, data, SEEK_HOLE);
+    if (hole < 0 && errno == ENXIO && job->moving)
+      return 0; /* it has become shorter, of which its times will tell */
     if (hole < 0)
       return copying_failed(job, "holes of", name);
     if (copy_range(job, from, to, data, hole, name) < 0)

@@ -221,7 +221,8 @@ drop_attributes(struct pass *p, int fd, uint32_t number)
   if (length < 0 && errno != EOPNOTSUPP)
     return failed(p, "attributes of", number);
   for (char *at = list; at < list + (length < 0 ? 0 : length); at += strlen(at) + 1)
-    if (fremovexattr(fd, at) < 0)
+    /* A label cannot be removed, only be another. */
+    if (fremovexattr(fd, at) < 0 && strcmp(at, "security.selinux") != 0)
       return failed(p, "attributes of", number);
   return 0;
 }
@@ -340,10 +341,22 @@ are_linked(struct pass *p, struct place *place, uint32_t number, uint32_t first)
          one.st_ino == other.st_ino;
 }
 
+/* What was met first of an inode, unless another file has taken its name since. */
+static uint32_t
+first_of(struct pass *p, uint64_t inode, uint32_t number)
+{
+  uint32_t first = inode_map_get(&p->linked, inode);
+
+  if (!first || first == number)
+    return 0;
+  const struct tree_node *node = node_of(p, first);
+  return node->flags & TREE_HERE && node->sign.inode == inode ? first : 0;
+}
+
 static int
 sync_linked(struct pass *p, struct place *place, uint32_t number, const struct stat *st, bool same)
 {
-  uint32_t first = inode_map_get(&p->linked, st->st_ino);
+  uint32_t first = first_of(p, st->st_ino, number);
 
   if (first)
     return same && node_of(p, number)->flags & TREE_HERE && are_linked(p, place, number, first)
@@ -388,8 +401,8 @@ join_linked(struct pass *p)
     bool joined = node->flags & TREE_HERE && !p->sync->dirty;
     if (node->links < 2 || !node->sign.inode || joined || S_ISDIR(node->mode))
       continue;
-    uint32_t first = inode_map_get(&p->linked, node->sign.inode);
-    if (first && first != i && join(p, i, first) < 0)
+    uint32_t first = first_of(p, node->sign.inode, i);
+    if (first && join(p, i, first) < 0)
       return -1;
   }
   return 0;

@@ -45,6 +45,7 @@ REFUSED = {
     "setdomainname": ("setdomainname", "x", 1),
     "iopl": ("iopl", 3),
     "ioperm": ("ioperm", 0x80, 1, 1),
+    "fcntl, a lease": ("fcntl", 0, 1024, 1),
     "vhangup": ("vhangup",),
     "fanotify_init": ("fanotify_init", 0, 0),
     "lookup_dcookie": ("lookup_dcookie", 1, POINTER, 100),

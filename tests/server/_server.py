@@ -24,14 +24,14 @@ BUSY = "busy-token-0123456789"
 TOKENS = f"""
 [tenants.alice]
 tokens = [
-    {{ token = "{ALICE}", name = "boss" }},
+    {{ token = "{ALICE}", name = "boss", scopes = ["admin"] }},
     {{ token = "{ALICE_RUNS}", scopes = ["read", "run"] }},
     {{ token = "{ALICE_READS}", scopes = ["read"] }},
 ]
 [tenants.bob]
 sandboxes = 2
 snapshots = 1
-tokens = [{{ token = "{BOB}" }}]
+tokens = [{{ token = "{BOB}", scopes = ["admin"] }}]
 [tenants.busy]
 requests_per_second = 1
 tokens = [{{ token = "{BUSY}" }}]

@@ -143,14 +143,25 @@ def test_forkboxs_client_runs_on_its_socket(tmp_path: Path) -> None:
                 asking.connect(path)
                 asking.sendall(line)
                 assert json.loads(asking.makefile().readline())["code"] == code
+        _refuse_pages(own)
         _stop_amid_a_request(own)
     assert not os.path.lexists(path)
+
+
+def _refuse_pages(server: Server) -> None:
+    """A browser on the machine reaches a server without tokens, and so does whatever page is open in it."""
+    pages = ({"host": "page.example"}, {"origin": "http://page.example"}, {"origin": "null"})
+    with server.client(None) as api:
+        assert api.get("/v1/sandboxes").status_code == 200
+        for headers in pages:
+            refused = api.post("/v1/drain?deadline=0", headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (403, "foreign_page")
 
 
 def _stop_amid_a_request(server: Server) -> None:
     """A stop waits for what was asked before it."""
     body = json.dumps({"command": "sleep 0.5; echo done"})
-    head = "POST /v1/run HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = "POST /v1/run HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=60) as asking,
         server.client(None) as api,

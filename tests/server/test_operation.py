@@ -166,6 +166,11 @@ def test_only_an_administrator_drains_a_server(
     assert "token" in capfd.readouterr().err
 
 
+def test_a_head_without_end_is_not_read_on(server: Server) -> None:
+    with send(server, "GET /healthz HTTP/1.1\nhost: x\nendless: ") as asking, pytest.raises(ConnectionError):
+        asking.sendall(b"a" * (16 << 20))
+
+
 def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path) -> None:
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",

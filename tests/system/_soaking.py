@@ -5,6 +5,7 @@ was carried out, and what was refused, by operation and code. Whatever else is r
 """
 
 import collections
+import contextlib
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import traceback
 
 import ramet
 from ramet.client import Client, Sandbox, fork, sandboxes, snapshots
-from ramet.errors import DaemonError, ForkError, NoRoom, RametError, SandboxEnded
+from ramet.errors import DaemonError, ForkError, InvalidRequest, NoRoom, RametError, SandboxEnded
 
 PATIENCE_S = 60.0
 # Somebody ended the daemon or core, or the machine is full: no fault of what was asked for.
@@ -96,7 +97,9 @@ class Worker:
             with Sandbox.resume(paused, client=self.client):
                 pass
         except BaseException:
-            snapshots.remove(paused, client=self.client)
+            # A daemon that dies in the middle may have used it up.
+            with contextlib.suppress(InvalidRequest):
+                snapshots.remove(paused, client=self.client)
             raise
 
     def detached(self) -> None:

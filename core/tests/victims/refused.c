@@ -83,13 +83,6 @@ VICTIM(terminal_exclusive, "fd 3 is a terminal in exclusive use")
   await_go();
 }
 
-VICTIM(lease, "fd 3 is a file with a lease")
-{
-  NEED(open("leased", O_RDWR | O_CREAT, 0600) == 3 && fcntl(3, F_SETLEASE, F_WRLCK) == 0);
-  ready();
-  await_go();
-}
-
 VICTIM(unix_named, "fd 3 is a unix socket with a name")
 {
   struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "socket"};

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DELAY_S = 0.2
 """What happens in this time is written together: each transaction wakes a thread and syncs a file."""
-PENDING_MAX = 100_000
+PENDING_MAX = 10_000
 
 
 class Past(NamedTuple):
@@ -111,6 +111,9 @@ class Ancestry:
                 self._trouble = None
             except RametError as error:
                 self._trouble = error.message
+                # Told with what comes next.
+                self._pending[:0] = changes
+                del self._pending[PENDING_MAX:]
                 return
         if why is not None:
             self._told = f"the lineage was made anew: {why}; of what had ended before nothing is known"
@@ -130,7 +133,8 @@ class Ancestry:
 
 
 def _born(info: SandboxInfo) -> Born:
-    command = " ".join(info.command).replace("\n", " ")
+    # SQLite takes no lone surrogates, as which bytes that are not UTF-8 are carried.
+    command = " ".join(info.command).replace("\n", " ").encode("utf-8", "replace").decode()
     return Born(info.id, info.name, info.parent, info.snapshot, f"{command:.120}", info.created)
 
 

@@ -267,6 +267,8 @@ class Sandboxes:
             except RametError as error:
                 self._give_up(sandbox)
                 raise explained(error, run, sandbox.ground.user) from None
+        elif request.home is not None and sandbox.ttl is not None:
+            await self._write_record(sandbox)
         return sandbox
 
     async def _begin_first(self, sandbox: Sandbox) -> None:
@@ -379,10 +381,17 @@ class Sandboxes:
             try:
                 before.kill("it was rolled back")
                 await self.wait_gone(before)
+                if before.number in self._living:
+                    text = f"the sandbox {before.label} was rolled back by another meanwhile"
+                    raise InvalidRequest.of("sandbox", text, code="rolled_back")
             except RametError:
                 channel.close()
                 raise
-            return await self._child(image, again, again.children[0], channel, instead=before), channel
+            sandbox = await self._child(image, again, again.children[0], channel, instead=before)
+        self._begun(sandbox, image)
+        if detach:
+            await self.lineage.write()
+        return sandbox, channel
 
     async def _child(
         self,

@@ -161,13 +161,16 @@ class Snapshots:
     @contextlib.asynccontextmanager
     async def reserved(self, name: str) -> AsyncIterator[None]:
         """Hold a name while its snapshot is being taken. Raises InvalidRequest."""
-        if self._is_writing(name) or name in self._taken or await self._archive.has(name):
-            raise InvalidRequest.of(
-                "name", f"there is a snapshot {name!r} already", code="name_taken",
-                hint="take another name, or remove that snapshot",
-            )  # fmt: skip
-        self._taken.add(name)
+        refusal = InvalidRequest.of(
+            "name", f"there is a snapshot {name!r} already", code="name_taken",
+            hint="take another name, or remove that snapshot",
+        )  # fmt: skip
+        if self._is_writing(name) or name in self._taken:
+            raise refusal
+        self._taken.add(name)  # before anything is awaited: another may ask for it meanwhile
         try:
+            if await self._archive.has(name):
+                raise refusal
             yield
         finally:
             self._taken.discard(name)

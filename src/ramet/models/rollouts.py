@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
@@ -63,7 +64,8 @@ class Judge(Generic[T]):
         """The one that wins; of equal scores the first. None when nobody does, or there is no contest."""
         if self.to_first:
             return None if first is None else attempts[first]
-        scored = [one for one in attempts if one.score is not None]
+        # NaN is neither more nor less than another score.
+        scored = [one for one in attempts if one.score is not None and not math.isnan(one.score)]
         if self._best is None or not scored:
             return None
         return max(scored, key=lambda one: (one.score, -one.number))

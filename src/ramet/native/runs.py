@@ -128,8 +128,8 @@ def explained(error: RametError, request: RunRequest, user: tuple[int, int] = RO
     """A step that failed for what the caller asked becomes a refusal of that argument."""
     if not isinstance(error, IsolationError):
         return error
-    if error.step == "switch_user":
-        text = f"{user[0]}:{user[1]} does not exist in the sandbox: {os.strerror(error.errno or 0)}"
+    if error.step == "switch_user" and error.errno == errno.EINVAL:  # setresuid(2): not mapped
+        text = f"{user[0]}:{user[1]} does not exist in the sandbox: {os.strerror(errno.EINVAL)}"
         return InvalidRequest.of("user", text, code="not_found")
     if error.step == "working_directory" and error.errno in _CWD_ERRNOS:
         where = request.cwd or "the home directory"

@@ -22,6 +22,9 @@ BEAT_S = 15.0
 END_S = 60.0
 Pieces = AsyncGenerator[tuple[str, bytes]]
 Told = AsyncGenerator[dict[str, Any]]
+AHEAD, STUCK_S, GONE_S = 16, 60.0, 5.0
+"""Messages of a web socket that are heard ahead, how long one waits behind them, and how long what a client
+that has gone said is still done."""
 
 
 async def written(
@@ -123,9 +126,37 @@ async def _write_all(websocket: WebSocket, told: Told) -> None:
 
 
 async def _read_all(websocket: WebSocket, obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """What comes is heard also while `obey` waits: so a client that goes is noticed."""
+    heard: asyncio.Queue[str | bytes | None] = asyncio.Queue(AHEAD)
+    hearing = asyncio.ensure_future(_hear(websocket, heard))
+    doing = asyncio.ensure_future(_obey_all(websocket, heard, obey))
+    try:
+        await asyncio.wait([hearing, doing], return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            await asyncio.wait([doing], timeout=GONE_S)
+    finally:
+        for task in (hearing, doing):
+            task.cancel()
+        await asyncio.gather(hearing, doing, return_exceptions=True)
+
+
+async def _hear(websocket: WebSocket, heard: asyncio.Queue[str | bytes | None]) -> None:
+    while True:
+        text = await _next_text(websocket)
+        async with asyncio.timeout(STUCK_S):
+            await heard.put(text)
+        if text is None:
+            return
+
+
+async def _obey_all(
+    websocket: WebSocket,
+    heard: asyncio.Queue[str | bytes | None],
+    obey: Callable[[dict[str, Any]], Awaitable[None]],
+) -> None:
     while True:
         try:
-            text = await _next_text(websocket)
+            text = await heard.get()
             if text is None:
                 return
             message = json.loads(text)

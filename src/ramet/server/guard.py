@@ -7,11 +7,15 @@ body is and how slowly it comes. Routes find the tenant and the identity in ``re
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
 LARGE_BODIES = "/files/content"
+BESIDE_STREAMS = 500
+"""Requests of a tenant that may be under way beside its streams."""
 """Where requests end whose body is a file."""
 
 log = structlog.get_logger("ramet.server")
@@ -112,6 +118,7 @@ class Guard:
         self._tokens = tokens
         self._audit = audit
         self._buckets: dict[str, Bucket] = {}
+        self._asked: dict[str, int] = {}
         self.counts = Counts()
 
     def description(self) -> dict[str, Any]:
@@ -137,7 +144,8 @@ class Guard:
                 state["identity"] = identity
                 state["tenant"] = self.tenants.of(identity)
             bounded = _Body(scope, receive, self._settings)
-            await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
+            with self._asking(scope, identity):
+                await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
         except RametError as error:
             await answered.refuse(scope, receive, error)
         except Exception as error:  # a defect must not end the connection without a word
@@ -153,6 +161,7 @@ class Guard:
         if scope["path"] in OPEN_PATHS:
             return None
         if self._tokens is None:
+            _refuse_pages(scope, self._settings.host)
             return NOBODY
         presented = _bearer(scope)
         if presented is None:
@@ -169,6 +178,21 @@ class Guard:
         wait = self._buckets.setdefault(identity.tenant, Bucket()).take(identity.quota.requests_per_second)
         if wait:
             raise Refused(429, "rate", "the tenant asks too often", retry_after=wait)
+
+    @contextlib.contextmanager
+    def _asking(self, scope: Scope, identity: Identity | None) -> Iterator[None]:
+        """Room for one more request, of a client that has gone too. Raises Refused."""
+        if identity is None or scope.get("method") == "DELETE":  # so that a tenant can make room
+            yield
+            return
+        tenant, now = identity.tenant, self._asked.get(identity.tenant, 0)
+        if now >= identity.quota.streams + BESIDE_STREAMS:
+            raise Refused(429, "quota", f"the tenant {tenant} has {now} requests under way", retry_after=1)
+        self._asked[tenant] = now + 1
+        try:
+            yield
+        finally:
+            self._asked[tenant] -= 1
 
     def _note(self, scope: Scope, answered: _Answered, identity: Identity | None, seconds: float) -> None:
         method = scope.get("method", "WEBSOCKET")
@@ -187,6 +211,31 @@ class Guard:
             latency_us=round(seconds * 1e6),
             ua=agent.decode("latin-1")[:200],
         )
+
+
+def _refuse_pages(scope: Scope, own: str | None) -> None:
+    """Where no token is needed, have no page of a browser ask. Raises Refused.
+
+    A page of another origin may send simple requests and open web sockets (Fetch, section 4.9; RFC 6455,
+    section 10.2), and one whose name was made to lead to this address counts as this server's own.
+    """
+    told = dict(scope["headers"])
+    host = told.get(b"host", b"").decode("latin-1").lower()
+    origin = told.get(b"origin", b"").decode("latin-1").lower()
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        foreign = bool(origin) and urlsplit(origin).netloc != host
+    except ValueError:
+        name, foreign = "", True
+    # A unix socket has no client's address, and no browser reaches it.
+    if scope.get("client") and host and name not in {"localhost", own}:
+        try:
+            foreign = foreign or not ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            foreign = True
+    if foreign:
+        text = "this server has no tokens, and is asked under its own address alone"
+        raise Refused(403, "foreign_page", text)
 
 
 def _bearer(scope: Scope) -> str | None:

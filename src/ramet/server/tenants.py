@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -114,6 +115,7 @@ class Tenant:
         """Of workspaces, by name."""
         self.made = 0
         self._most = UNKNOWN
+        self._grown = 0
         """At most so many live: each that is made counts, and ends are looked at when it is too many."""
         """How many sandboxes are being made."""
         self.answers: OrderedDict[str, tuple[str, asyncio.Future[Any]]] = OrderedDict()
@@ -349,7 +351,10 @@ class Tenant:
             living = self._most
             if living + self.made > identity.quota.sandboxes:
                 # So many there are at most: some of those that were made have ended.
-                living = self._most = len(await self.all())
+                before = self._grown
+                living = len(await self.all())
+                # Others may have made some while this was counted.
+                living = self._most = living + self._grown - before
             if living + self.made > identity.quota.sandboxes:
                 raise Refused(
                     429, "quota", f"the tenant {self.name} may have {identity.quota.sandboxes} sandboxes,"
@@ -358,6 +363,7 @@ class Tenant:
                 )  # fmt: skip
             yield
             self._most += n
+            self._grown += n
         finally:
             self.made -= n
 
@@ -394,6 +400,7 @@ class Tenant:
         """
         if key is None:
             return await work()
+        request = hashlib.sha256(request.encode("utf-8", "surrogatepass")).hexdigest()
         known = self.answers.get(key)
         if known is not None:
             asked, future = known
@@ -404,11 +411,14 @@ class Tenant:
         task = asyncio.ensure_future(work())
         self.answers[key] = (request, task)
         while len(self.answers) > KEPT_ANSWERS:
-            self.answers.popitem(last=False)
+            done = next((one for one, (_, told) in self.answers.items() if told.done()), None)
+            if done is None:
+                break
+            del self.answers[done]
         try:
             # Whoever asked may go: the answer is for the next who asks with this key.
             return await asyncio.shield(task)
-        except RametError:
+        except Exception:
             self.answers.pop(key, None)
             raise
 

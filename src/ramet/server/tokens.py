@@ -96,20 +96,22 @@ class Tokens:
 
     def _look(self) -> None:
         try:
-            if _mark(os.stat(self._path)) != self._mark:
-                self._read()
+            now = _mark(os.stat(self._path))
         except OSError as error:
-            self._refuse_change(f"it cannot be read: {error.strerror}")
+            self._refuse_change((), f"it cannot be read: {error.strerror}")
+            return
+        if now == self._mark:
+            return
+        try:
+            self._read()
         except InvalidRequest as error:
-            self._refuse_change(error.message)
+            # The mark of before it was read: what was written since is looked at again.
+            self._refuse_change(now, error.message)
 
-    def _refuse_change(self, why: str) -> None:
+    def _refuse_change(self, mark: tuple[int, ...], why: str) -> None:
         if self._mark:
             self._warn(f"{self._path} has changed and is not heeded: {why}")
-        try:
-            self._mark = _mark(os.stat(self._path))
-        except OSError:
-            self._mark = ()
+        self._mark = mark
 
     def _read(self) -> None:
         try:
@@ -191,7 +193,8 @@ def _token(data: object, where: str, tenant: str, quota: Quota) -> tuple[bytes, 
     if ("token" in data) == ("sha256" in data):
         raise _wrong(f"{where} has neither or both of token and sha256")
     digest = _digest_of(data["token"], where) if "token" in data else _digest(data["sha256"], where)
-    scopes = data.get("scopes", ["admin"])
+    # admin is over the whole server, other tenants' sandboxes included: it has to be written down.
+    scopes = data.get("scopes", ["read", "run"])
     if not isinstance(scopes, list) or not scopes or not set(scopes) <= set(SCOPES):
         raise _wrong(f"{where}.scopes must be some of {', '.join(SCOPES)}")
     name = data.get("name") or where.rpartition(".")[2]

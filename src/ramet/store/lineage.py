@@ -302,7 +302,7 @@ class Lineage:
             raise SnapshotError("lineage_unusable", text) from None
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: text that is none
             text = f"the lineage cannot be kept in {self._path}: {error}"
             raise SnapshotError("lineage_unusable", text) from None
 
@@ -324,10 +324,11 @@ def kept_of(info: SnapshotInfo) -> Kept:
     kept: Mapping[str, Any] = info.metadata
     notes = kept.get("notes") or {}
     template = notes.get("template")
+    name = template.get("name") if isinstance(template, dict) else None
     return Kept(
         info.name,
         kept.get("created", info.created),
         kept.get("parent") or None,
         info.parent and info.parent.name,
-        template.get("name") if isinstance(template, dict) else None,
+        name.encode("utf-8", "replace").decode() if isinstance(name, str) else None,
     )

@@ -464,6 +464,22 @@ def test_what_both_have_changed_is_refused_by_name_overwritten_or_kept():
             assert wrong.value.field == "on_conflict"
 
 
+def test_what_is_of_another_kind_is_in_the_way_of_a_commit_and_no_link_is_followed():
+    with ramet.Sandbox(command=["sleep", "10000"]) as parent:
+        parent.files.write("both", "x")
+        parent.files.write("important", "parent's")
+        with parent.fork() as child:
+            child.files.write("both", "child's")
+            child.files.write("out/file", "child's")
+            parent.commands.run("rm both; ln -s important both; echo z > out", check=True)
+            child.commit_to(parent, on_conflict="keep")
+            assert parent.commands.run("readlink both; cat out").stdout == "important\nz\n"
+            child.commit_to(parent, on_conflict="overwrite")
+        assert parent.files.read("important") == "parent's"
+        assert parent.files.stat("both", follow=False).kind == "file"
+        assert (parent.files.read("both"), parent.files.read("out/file")) == ("child's", "child's")
+
+
 def test_a_file_that_cannot_be_taken_away_is_not_told_as_deleted(monkeypatch):
     def refuse(path, *, recursive):
         raise FileError("busy", f"{path}: Device or resource busy", path=path, errno=errno.EBUSY)

@@ -25,7 +25,9 @@ def bench(
     tag: str | None = typer.Option(
         None, "--tag", metavar="NAME", help="One walk through the life of forks of this snapshot instead."
     ),
-    n: str = typer.Option("5", "-n", "--n", metavar="N", help="With --tag: how many forks."),
+    n: str | None = typer.Option(
+        None, "-n", "--n", metavar="N", help="With --tag: how many forks. Default: 5."
+    ),
 ) -> int:
     """Measure what Ramet promises on this machine, and show each number beside its bound.
 
@@ -33,7 +35,12 @@ def bench(
     and of no installed package.
     """
     if tag is not None:
-        return _walk(tag, n, json_file)
+        for option, value in (("engine", engine), ("plot", plot), ("rounds", rounds), ("quick", quick)):
+            if value:
+                raise InvalidRequest.of(option, "is not for --tag")
+        return _walk(tag, "5" if n is None else n, json_file)
+    if n is not None:
+        raise InvalidRequest.of("n", "belongs to --tag")
     import subprocess
     import sys
 

@@ -41,6 +41,9 @@ def drain(
     from ramet.models.limits import parse_seconds
 
     seconds = float(parse_seconds(deadline, "deadline"))
+    for field, value in (("url", url), ("tls_ca", tls_ca)):
+        if socket is not None and value is not None:
+            raise InvalidRequest.of(field, "is of no use with --socket")
     if seconds > DEADLINE_MAX_S:
         text = f"{deadline} is more than {DEADLINE_MAX_S} seconds"
         raise InvalidRequest.of("deadline", text, code="out_of_range")

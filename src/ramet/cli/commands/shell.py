@@ -62,6 +62,9 @@ def shell(
         raise InvalidRequest.of("sandbox", "is missing: which one")
     if attach is not None and words:
         raise InvalidRequest.of("command", "runs already in a terminal that is attached to")
+    for field, value in (("env", env), ("cwd", cwd), ("user", user)):
+        if attach is not None and value:
+            raise InvalidRequest.of(field, "is for a new terminal, and --attach comes back to one")
     if not os.isatty(0):
         raise InvalidRequest.of("stdin", "is no terminal", hint="ramet exec runs commands without one")
     arguments: dict[str, Any] = {

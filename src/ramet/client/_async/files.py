@@ -323,7 +323,9 @@ class AsyncFiles:
         done = []
         for change in changes:
             now = change.now
-            if now is None or (change.was is not None and change.was.kind != now.kind):
+            there = await AsyncConflicts.look(other, change.path, p.TREE_SANDBOX)
+            # What is of another kind is in the way: through a link what it leads to would be written.
+            if there is not None and (now is None or there.kind != now.kind):
                 with unless_gone():
                     await other.remove(change.path, recursive=True)
             if now is not None and not await self._commit_one(now, other):

@@ -41,11 +41,17 @@ class Conflicts:
         return () if self.same(there, change.now, p.TREE_SANDBOX) else (change.path,)
 
     def _has_no_place(self, path: str) -> bool:
-        """Whether the directory that it is new in was one, and is gone, or something else, in `target`."""
-        above = path.rpartition("/")[0] or "/"
-        before = self.look(self._source, above, p.TREE_ORIGIN)
-        now = self.look(self._target, above, p.TREE_SANDBOX)
-        return before is not None and before.is_dir and (now is None or not now.is_dir)
+        """Whether `target` has something else where it is new below, or took a directory above it away."""
+        above = path.rpartition("/")[0]
+        while above:
+            now = self.look(self._target, above, p.TREE_SANDBOX)
+            if now is not None:
+                return not now.is_dir
+            before = self.look(self._source, above, p.TREE_ORIGIN)
+            if before is not None and before.is_dir:
+                return True
+            above = above.rpartition("/")[0]
+        return False
 
     def _below(self, path: str) -> tuple[str, ...]:
         """What of a directory that goes is otherwise in `target` than it was."""

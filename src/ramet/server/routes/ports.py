@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
@@ -13,6 +12,8 @@ from ramet.server.routes.common import ERRORS, identity_of, tenant_of
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/ports", responses=ERRORS, tags=["ports"])
 CHUNK = 1 << 16
+STUCK_S, GONE_S = 600.0, 5.0
+"""How long the guest may read nothing, and how long what a client that has gone sent may take to be read."""
 
 
 @router.websocket("/{port}")
@@ -33,8 +34,13 @@ async def tunnel(websocket: WebSocket, sandbox_id: str, port: int) -> None:
                 await _pass_on(websocket, reader, writer)
         finally:
             writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            try:
+                async with asyncio.timeout(GONE_S):
+                    await writer.wait_closed()
+            except TimeoutError:
+                writer.transport.abort()
+            except ConnectionError:
+                pass
 
 
 async def _pass_on(websocket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +50,8 @@ async def _pass_on(websocket: WebSocket, reader: asyncio.StreamReader, writer: a
             if message["type"] == "websocket.disconnect":
                 return
             writer.write(message.get("bytes") or (message.get("text") or "").encode())
-            await writer.drain()
+            async with asyncio.timeout(STUCK_S):
+                await writer.drain()
 
     async def outwards() -> None:
         while piece := await reader.read(CHUNK):

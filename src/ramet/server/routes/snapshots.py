@@ -188,7 +188,7 @@ async def _copy(tenant: Tenant, who: Identity, how: Settings, source: Snapshot, 
     taken = {name for one in await tenant.snapshots() for name in (one.name, shown.tag_of_snapshot(one))}
     if check_name(to, "to") in taken | set(BUILT_IN):
         raise InvalidRequest.of("to", f"there is a snapshot {to!r} already", code="name_taken")
-    await _check_quota(tenant, who)
+    await check_quota(tenant, who)
     check_room(tenant)
     async with tenant.making(who, 1):
         (forked,) = await sandboxes.fork(snapshot=source.name, client=tenant.client)
@@ -224,7 +224,7 @@ async def branch(
     request = Taking.of(info.id, check_name(tag, "tag"), body.metadata, body.on_unsupported, wait=body.wait)
 
     async def work() -> tuple[int, dict[str, Any]]:
-        await _check_quota(tenant, who)
+        await check_quota(tenant, who)
         with tenant.branch_of(how.branches):
             began = time.monotonic()
             taken = Snapshot.from_wire(
@@ -267,7 +267,7 @@ def _check_parent(body: schemas.BranchRequest, mode: str, forked_from: str | Non
         raise InvalidRequest.of("parent_tag", f"the sandbox was forked from {forked_from!r}")
 
 
-async def _check_quota(tenant: Tenant, who: Identity) -> None:
+async def check_quota(tenant: Tenant, who: Identity) -> None:
     if len(await tenant.snapshots()) >= who.quota.snapshots:
         text = f"the tenant {tenant.name} has {who.quota.snapshots} snapshots, and may have no more"
         raise Refused(429, "quota", text, hint="remove some")
@@ -297,7 +297,7 @@ async def list_templates(tenant: Asker) -> Response:
 @router.post("/templates", status_code=201)
 async def build_template(body: schemas.TemplateRequest, tenant: Asker, who: Who) -> Response:
     """Build one, or find it built of the same inputs; answer when it is there."""
-    await _check_quota(tenant, who)
+    await check_quota(tenant, who)
     if body.pip and not who.may("admin"):
         # A requirement may be a path of the host, or an address that only the host reaches.
         raise Refused(

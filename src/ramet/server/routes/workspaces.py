@@ -17,7 +17,8 @@ from ramet.models.sandboxes import TTL_MAX_S, SandboxInfo
 from ramet.models.sandboxes import SnapshotRequest as Taking
 from ramet.server import schemas
 from ramet.server.routes.common import ERRORS, Asker, How, Json, Who
-from ramet.server.routes.sandboxes import memory_of
+from ramet.server.routes.sandboxes import check_room, memory_of
+from ramet.server.routes.snapshots import check_quota
 from ramet.server.tenants import NETNS, TAG, Tenant, new_id, replace_env, user_metadata
 from ramet.server.tokens import Identity
 from ramet.server.workspaces import Workspace
@@ -83,6 +84,7 @@ async def _start(tenant: Tenant, who: Identity, tag: str, name: str, options: di
     noted = {**options["metadata"], TAG: tag, **replace_env(options["env"])}
     if options["per_child_netns"]:
         noted[NETNS] = f"ramet-{name}"
+    check_room(tenant)
     async with tenant.making(who, 1):
         made = await sandboxes.fork(
             snapshot=tenant.check_there(check_name(tag, "snapshot_tag")),
@@ -105,6 +107,7 @@ async def get_workspace(name: str, tenant: Asker) -> Response:
 @router.delete("/{name}", status_code=204)
 async def delete_workspace(name: str, tenant: Asker) -> Response:
     """End its sandbox and forget its state; what it was made of stays."""
+    tenant.workspaces.get(check_name(name))
     async with _turn(tenant, name):
         one = _now(tenant.workspaces.get(name), await _living(tenant))
         if one.live_sandbox_id is not None:
@@ -126,12 +129,15 @@ async def _forget_state(tenant: Tenant, one: Workspace) -> None:
 
 
 @router.post("/{name}/suspend", response_model=schemas.WorkspaceInfo, response_model_exclude_none=True)
-async def suspend(name: str, _body: schemas.SuspendRequest, tenant: Asker, how: How) -> Response:
+async def suspend(name: str, _body: schemas.SuspendRequest, tenant: Asker, who: Who, how: How) -> Response:
     """Keep its state and end its sandbox."""
+    tenant.workspaces.get(check_name(name))
     async with _turn(tenant, name):
         one = _now(tenant.workspaces.get(name), await _living(tenant))
         if one.live_sandbox_id is None:
             raise InvalidRequest.of("name", f"the workspace {name!r} is {one.status}", code="not_running")
+        if one.current_state_tag is None:  # else the new state takes the place of the old one
+            await check_quota(tenant, who)
         tag = f"ws-{name}-state"[:51] + f"-{int(time.time() * 1000) % 10**10:x}"
         with tenant.branch_of(how.branches):
             request = Taking.of(one.live_sandbox_id, tag)
@@ -150,6 +156,7 @@ async def suspend(name: str, _body: schemas.SuspendRequest, tenant: Asker, how: 
 @router.post("/{name}/resume", response_model=schemas.WorkspaceInfo, response_model_exclude_none=True)
 async def resume(name: str, tenant: Asker, who: Who) -> Response:
     """Go on from its state, or for one that is stale from what it was made of, with the options it had."""
+    tenant.workspaces.get(check_name(name))
     async with _turn(tenant, name):
         one = _now(tenant.workspaces.get(name), await _living(tenant))
         if one.live_sandbox_id is not None:
