@@ -371,7 +371,7 @@ capture_stop(struct capture_tree *tree, struct err *err)
     added = seize_found(&f);
     if (added < 0 || stop_running(tree, err) < 0)
       return -1;
-    if (added && trace_patience_over())
+    if ((added || tree->count != known) && trace_patience_over())
       return capture_refuse(tree->processes[0], err, "is one of those that start others faster than they stop");
   } while (added || tree->count != known);
   return note_found(&f);

@@ -1148,16 +1148,18 @@ send_order(int control, struct pie_spawn order, const int *fds)
     struct cmsghdr align;
     uint8_t bytes[CMSG_SPACE(sizeof(int) * (PIE_SPAWN_FDS + PIE_ENTRANCES_MAX))];
   } space;
-  size_t length = sizeof(int) * (PIE_SPAWN_FDS + order.entrances);
+  uint32_t length = (uint32_t)(sizeof(int) * (PIE_SPAWN_FDS + order.entrances));
   struct iovec iov = {&order, sizeof order};
-  struct msghdr message = {
-      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = CMSG_SPACE(length)};
+  struct msghdr message = {.msg_iov = &iov,
+                           .msg_iovlen = 1,
+                           .msg_control = space.bytes,
+                           .msg_controllen = (socklen_t)CMSG_SPACE(length)};
 
   memset(&space, 0, sizeof space);
   struct cmsghdr *c = &space.align;
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(length);
+  c->cmsg_len = (socklen_t)CMSG_LEN(length);
   memcpy(CMSG_DATA(c), fds, length);
   return sendmsg(control, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
 }

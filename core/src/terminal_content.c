@@ -19,6 +19,10 @@
 #include <sys/ioctl.h>
 #include <time.h>
 
+#ifndef TCGETS2 /* musl: see include/uapi/asm-generic/ioctls.h */
+#define TCGETS2 _IOR('T', 0x2A, struct termios2)
+#define TCSETS2 _IOW('T', 0x2B, struct termios2)
+#endif
 #define PATIENCE_MS 2000
 /* What is written before its echo is read: less than what the kernel's echo buffer holds. */
 #define AT_ONCE 256

@@ -12,11 +12,14 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from _repository import ROOT
+from ramet.client import sandboxes
+from ramet.errors import InvalidRequest, SandboxEnded
 
 PAGES = [
     ROOT / "README.md",
@@ -83,6 +86,15 @@ def directory(tmp_path):
     """Where a block runs: empty but for the examples, which pages call by their path."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """End what an example has left for its time to live: others count what there is."""
+    yield
+    for one in sandboxes.list():
+        with suppress(InvalidRequest, SandboxEnded):
+            sandboxes.kill(one.id)
 
 
 def tidy(text):

@@ -256,7 +256,10 @@ def refuse(future: asyncio.Future[Any], error: RametError) -> None:
 
 def _gone(error: RametError, directory: str | None) -> InvalidRequest | None:
     """The refusal of a root directory that was there when it was looked at, and not when core opened it."""
-    if directory is None or not isinstance(error, IsolationError) or error.step != "root_layer":
+    if directory is None or not isinstance(error, IsolationError):
+        return None
+    # Where it is lent, the step is that of a bind, and the path is told.
+    if error.step != "root_layer" and not (error.step == "root_bind" and f" {directory}:" in error.message):
         return None
     if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
         return None

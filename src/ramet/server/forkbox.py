@@ -14,13 +14,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ramet.errors import InvalidRequest, RametError
+from ramet.server.lines import LINE_MAX, converse
 from ramet.server.sockets import unix_listener
 from ramet.server.tenants import Tenants
 from ramet.server.tokens import DEFAULT_TENANT
 from ramet.wire.places import peer
 
-LINE_MAX = 1 << 20
-LINE_S = 30.0
 TIMEOUT_MAX_MS = 7 * 86400 * 1000
 
 
@@ -41,20 +40,11 @@ class Forkbox:
                 server.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        async def answer(line: bytes) -> dict[str, Any] | None:
             _, uid = peer(writer.get_extra_info("socket"))
-            async with asyncio.timeout(LINE_S):
-                line = await reader.readline()
-            if line.strip() and uid in {os.geteuid(), 0}:
-                told = await self._answer(line)
-                writer.write(json.dumps(told).encode() + b"\n")
-                await writer.drain()
-        except (TimeoutError, ValueError, ConnectionError):
-            pass  # too slow, too long, or gone
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            return await self._answer(line) if uid in {os.geteuid(), 0} else None
+
+        await converse(reader, writer, answer)
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:

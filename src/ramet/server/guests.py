@@ -7,15 +7,14 @@ the sandbox, so it is opened only when it is asked for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ramet.errors import RametError
+from ramet.server.lines import LINE_MAX, converse
 
-LINE_MAX = 1 << 20
-LINE_S = 30.0
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -31,7 +30,7 @@ class Guest:
         """Listen, by default on any free port. Raises OSError."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _converse(reader, writer, answer)
+            await converse(reader, writer, functools.partial(_told, answer))
 
         return cls(await asyncio.start_server(serve, host, port, limit=LINE_MAX), answer)
 
@@ -46,23 +45,7 @@ class Guest:
         self._server.close()
 
 
-async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
-    try:
-        async with asyncio.timeout(LINE_S):
-            line = await reader.readline()
-        if line.strip():
-            told = await _told(line, answer)
-            writer.write(json.dumps(told).encode() + b"\n")
-            await writer.drain()
-    except (TimeoutError, ValueError, ConnectionError):
-        pass  # too slow, too long, or gone
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-async def _told(line: bytes, answer: Answer) -> dict[str, Any]:
+async def _told(answer: Answer, line: bytes) -> dict[str, Any]:
     try:
         request = json.loads(line)
         if not isinstance(request, dict):

@@ -107,6 +107,7 @@ class Lineage:
         self._path = f"{directory}/{NAME}"
         self._directory = directory
         self._place = place
+        self._began = time.time()
         self._known: int | None = None
         """Which database it was that was compared last."""
 
@@ -166,7 +167,9 @@ class Lineage:
             if self._known != known:
                 snapshots = list(saved())
                 new = base.execute("SELECT 1 FROM sandboxes UNION SELECT 1 FROM snapshots LIMIT 1").fetchone()
-                if new is None and (snapshots or self._known is not None):
+                # What was kept since this daemon began may be there before the first that is written of it.
+                older = any(info.created < self._began for info in snapshots)
+                if new is None and (older or self._known is not None):
                     lost = "it was gone"
                 self._compare(base, list(living), snapshots)
             for change in changes:

@@ -426,3 +426,14 @@ def all_right(members: Sequence[Guest], *, asleep: bool = True) -> None:
     verdicts = {member.about: member.verdict() for member in members}
     wrong = {about: words for about, words in verdicts.items() if words != "OK"}
     assert not wrong, wrong
+
+
+def end(engine: Engine) -> None:
+    """Stop its core, which must have had nothing to report."""
+    reports = engine.core.reports()
+    try:
+        if engine.core.pid:
+            engine.core.shut_down()
+    finally:
+        engine.core.discard()
+    assert not reports

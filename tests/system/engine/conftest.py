@@ -94,13 +94,7 @@ def shared_engine(victims_dir: Path, ledger: None) -> Iterator[_engine.Engine]:
     """One core for the module."""
     engine = _engine.start_engine(victims_dir)
     yield engine
-    reports = engine.core.reports()
-    try:
-        if engine.core.pid:
-            engine.core.shut_down()
-    finally:
-        engine.core.discard()
-    assert not reports
+    _engine.end(engine)
 
 
 @pytest.fixture

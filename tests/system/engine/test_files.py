@@ -55,13 +55,7 @@ def programs(ledger: None) -> Iterator[Engine]:
         Path(name).chmod(0o755)
         engine = _engine.start_engine(Path(name), pool=2, python=True)
         yield engine
-        reports = engine.core.reports()
-        try:
-            if engine.core.pid:
-                engine.core.shut_down()
-        finally:
-            engine.core.discard()
-        assert not reports
+        _engine.end(engine)
 
 
 @pytest.fixture

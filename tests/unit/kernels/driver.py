@@ -1,12 +1,16 @@
 """A kernel outside of any sandbox, driven over a socket pair as the engine drives it."""
 
 import contextlib
+import fcntl
 import os
+import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 
@@ -75,10 +79,13 @@ class Driven:
             self.process.stderr.close()
 
     def _gather(self, stream, name):
-        while data := os.read(stream.fileno(), 1 << 16):
-            with self.grown:
+        while select.select([stream], [], []):
+            with self.grown:  # who has this finds what was written either in the pipe or here
+                data = os.read(stream.fileno(), 1 << 16)
                 self.output[name] += data
                 self.grown.notify_all()
+            if not data:
+                return
 
     def write(self, chunks):
         for chunk in chunks:
@@ -125,8 +132,14 @@ class Driven:
             with self.grown:
                 assert self.grown.wait_for(lambda: mark in self.output[name], LIMIT_S), self.output[name]
         with self.grown:
+            assert self.grown.wait_for(lambda: not self._unread(name), LIMIT_S)
             data, self.output[name] = self.output[name], b""
         return data.decode()
+
+    def _unread(self, name):
+        """How much of what was written is in the pipe still."""
+        stream = self.process.stdout if name == "out" else self.process.stderr
+        return struct.unpack("i", fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))[0]
 
     def fork(self, epoch=1, seed=None, **fields):
         """Tell of a fork, and give the answer."""

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 
 import pytest
 
@@ -105,7 +106,9 @@ def test_one_that_is_lost_or_damaged_is_made_anew_of_what_there_is_and_says_so(w
 
 
 def test_one_that_is_new_is_no_loss(directory):
-    assert Lineage(directory, PLACE).write([born(1)], [], list) is None
+    lineage = Lineage(directory, PLACE)
+    kept_meanwhile = saved("point", created=time.time())
+    assert lineage.write([born(1)], [], lambda: [kept_meanwhile]) is None
     assert os.stat(f"{directory}/{NAME}").st_mode & 0o777 == 0o600
 
 

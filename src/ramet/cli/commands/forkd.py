@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ramet.cli import _errors
+from ramet.cli._each import each
 from ramet.cli.commands.sandbox import JSON, fork_tag
-from ramet.errors import InvalidRequest, RametError
+from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ramet.models.executions import Execution
@@ -103,12 +104,7 @@ def rmi(
     if cascade and force:
         raise InvalidRequest.of("cascade", "removes what --force would keep")
     removed: list[Snapshot] = []
-    failed = None
-    for tag in tags:
-        try:
-            _remove(tag, removed, cascade=cascade, force=force)
-        except RametError as error:
-            failed = failed or error
+    failed = each(tags, lambda tag: _remove(tag, removed, cascade=cascade, force=force))
     if as_json:
         print(json.dumps({"snapshots": [one.to_wire() for one in removed]}))
     if failed is not None:

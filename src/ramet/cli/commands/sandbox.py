@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ramet.cli._command import LITERAL
+from ramet.cli._each import each
 from ramet.cli.commands.run import command_of, limit_option, variable
-from ramet.errors import InvalidRequest, RametError
+from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,12 +218,8 @@ def kill(
         names = [one.id for one in sandboxes.list()]
     elif tag is not None:
         names = [one.id for one in sandboxes.list(snapshot=snapshots.get(tag).name)]
-    ended, failed = [], None
-    for name in names or ():
-        try:
-            ended.append(sandboxes.kill(name))
-        except RametError as error:
-            failed = failed or error
+    ended: list[SandboxInfo] = []
+    failed = each(names or (), lambda name: ended.append(sandboxes.kill(name)))
     if as_json:
         print(json.dumps({"sandboxes": [one.to_dict() for one in ended]}))
     if failed is not None:

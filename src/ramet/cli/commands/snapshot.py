@@ -8,8 +8,10 @@ import time
 
 import typer
 
+from ramet.cli._each import each
 from ramet.cli.commands.sandbox import JSON, ON_UNSUPPORTED
-from ramet.errors import InvalidRequest, RametError
+from ramet.errors import InvalidRequest
+from ramet.models.sandboxes import Snapshot
 
 
 def create(
@@ -98,12 +100,8 @@ def rm(
         raise InvalidRequest.of("snapshot", "is missing: which one to forget")
     from ramet.client import snapshots
 
-    removed, failed = [], None
-    for name in names:
-        try:
-            removed.append(snapshots.remove(name))
-        except RametError as error:
-            failed = failed or error
+    removed: list[Snapshot] = []
+    failed = each(names, lambda name: removed.append(snapshots.remove(name)))
     if as_json:
         print(json.dumps({"snapshots": [one.to_wire() for one in removed]}))
     if failed is not None:
