@@ -1,6 +1,7 @@
 """Real programs under the default filter do what they do without it."""
 
 import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -182,7 +183,10 @@ def test_rust_program_is_compiled_and_runs(confined: Confined, tmp_path: Path) -
     (tmp_path / "t.rs").write_text(
         'fn main() { println!("{}", std::thread::spawn(|| 6 * 7).join().unwrap()); }\n', encoding="ascii"
     )
-    done = confined(need("rustc"), "t.rs")
+    rustc = need("rustc")
+    if subprocess.run([rustc, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("rustc has no toolchain for this user")  # rustup's, with another HOME
+    done = confined(rustc, "t.rs")
     assert done.returncode == 0, done.stderr
     assert confined("./t").stdout == "42\n"
 
