@@ -38,6 +38,14 @@ commands_add(struct known_command **list, uint64_t request, uint32_t number, str
 }
 
 bool
+commands_known(const struct known_command *list, uint32_t number)
+{
+  while (list && list->number != number)
+    list = list->next;
+  return list != NULL;
+}
+
+bool
 commands_spawned(struct known_command *list, uint64_t request, uint32_t number, bool *wanted)
 {
   for (struct known_command *known = list; known; known = known->next)

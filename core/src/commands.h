@@ -12,6 +12,8 @@ struct known_command;
 #define COMMAND_OWN_REQUESTS (1ull << 63)
 
 int commands_add(struct known_command **list, uint64_t request, uint32_t number, struct err *err) MUST_CHECK;
+/* Asked for, and its end not told: init takes both in this order. */
+bool commands_known(const struct known_command *list, uint32_t number);
 /* Init's word on one of them; false when there is no such command in that state. `wanted`: somebody waits for it. */
 bool commands_spawned(struct known_command *list, uint64_t request, uint32_t number, bool *wanted);
 bool commands_failed(struct known_command **list, uint64_t request, bool *wanted);

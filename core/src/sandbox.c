@@ -493,6 +493,8 @@ sandbox_signal(struct frame *frame, uint64_t only, struct err *err)
   struct sandbox *sandbox = only && asked.sandbox != only ? NULL : sandbox_find(asked.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING)
     return err_code(err, "unknown_sandbox", "no sandbox of this number has commands");
+  if (!commands_known(sandbox->commands, asked.command))
+    return started_missing(asked.sandbox, asked.command, err);
   put_raw(&writer, frame->payload);
   if (frame_send(sandbox->channel, RAMET_INIT_SIGNAL, 0, &writer, NULL, 0) < 0)
     return err_code(err, "busy", "init does not take the signal: %s", strerror(errno));

@@ -664,13 +664,23 @@ resize(struct started *one, uint32_t window, struct err *err)
   return 0;
 }
 
+int
+started_missing(uint64_t sandbox, uint32_t number, struct err *err)
+{
+  const struct started *one = find(sandbox, number);
+
+  if (one && one->state == RAMET_COMMAND_ENDED)
+    return err_code(err, "command_ended", "the command %u has ended", number);
+  return err_code(err, "unknown_command", "the sandbox has no command of number %u", number);
+}
+
 /* One that is not started yet can be killed: init hears of both in this order. */
 static int
 find_asked(const struct asked *asked, bool starting, struct started **one, struct err *err)
 {
   *one = find(asked->sandbox, asked->command);
   if (!*one || ((*one)->state == RAMET_COMMAND_STARTING && !starting))
-    return err_code(err, "unknown_command", "the sandbox has no command of number %u", asked->command);
+    return started_missing(asked->sandbox, asked->command, err);
   return 0;
 }
 

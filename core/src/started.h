@@ -18,6 +18,8 @@ int started_request(struct frame *frame, struct lane *lane, struct err *err) MUS
 bool started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid);
 bool started_failed(uint64_t request, const struct err *err);
 bool started_exited(uint64_t sandbox, const struct exit_record *record);
+/* The error for who asks something of a command that does not run: `command_ended` or `unknown_command`; -1. */
+int started_missing(uint64_t sandbox, uint32_t number, struct err *err) MUST_CHECK;
 /* The sandbox has ended, or its end is told. */
 void started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason);
 /* Who asked has gone: it is not answered, and what it started goes on. NULL: the daemon. */

@@ -49,6 +49,7 @@ _BY_CODE: Mapping[str, int] = {
     "kernel_elsewhere": 409,
     "no_kernel": 409,
     "stdin_closed": 409,
+    "command_ended": 409,
     "single_uid": 409,
     "capturing": 409,
     "read_only": 403,

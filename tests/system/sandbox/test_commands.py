@@ -222,11 +222,7 @@ def test_another_user_runs_where_there_is_one_and_is_refused_by_name_where_not(s
         )
 
 
-def test_unknown_commands_are_refused(sandbox):
-    for call in (sandbox.commands.connect, sandbox.commands.kill):
-        with pytest.raises(ramet.InvalidRequest) as caught:
-            call(4)
-        assert caught.value.code == "unknown_command"
+def test_what_is_no_number_is_no_command(sandbox):
     with pytest.raises(ramet.InvalidRequest):
         sandbox.commands.connect(True)
 

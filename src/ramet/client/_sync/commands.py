@@ -242,7 +242,10 @@ class Commands:
         self.ask_core(p.KILL_COMMAND, lambda lane: about(lane, number))
 
     def send_signal(self, command: int, signal: int | str) -> None:
-        """Send a signal, a number or a name, to the process group that a command began with."""
+        """Send a signal, a number or a name, to the process group that a command began with.
+
+        Raises InvalidRequest when the sandbox has no such command, or that has ended.
+        """
         number, kind = check_command_id(command), signal_of(signal)
         self.ask_core(p.SIGNAL, lambda lane: about(lane, number, u32(p.TAG_SIGNAL, kind)))
 
@@ -423,10 +426,11 @@ class Commands:
 
     def _explained(self, error: RametError) -> RametError:
         """What core knows only as the lack of something has a cause."""
-        if error.code == "unknown_command":
+        if error.code in {"unknown_command", "command_ended"}:
+            hint = "the ends of commands are kept for some minutes; commands.list() tells of those"
             return InvalidRequest.of(
-                "command", "the sandbox has no such command", code=error.code,
-                hint="the ends of commands are kept for some minutes; commands.list() tells of those",
+                "command", error.message, code=error.code,
+                hint=hint if error.code == "unknown_command" else None,
             )  # fmt: skip
         if error.code not in {"unknown_sandbox", "sandbox_ended"}:
             return error
