@@ -58,6 +58,15 @@ class Server:
         beside.chmod(0o600)
         beside.rename(self.token_file)
 
+    @contextmanager
+    def with_tokens(self, text: str) -> Iterator[None]:
+        """Have other tokens for the time of a `with` block."""
+        self.write_tokens(text)
+        try:
+            yield
+        finally:
+            self.write_tokens(TOKENS)
+
     def start(self) -> "Server":
         """Start it, and return when it listens."""
         program = "from ramet.cli.main import main; main()"

@@ -24,30 +24,8 @@ class ErrorBody(BaseModel):
     hint: str | None = None
 
 
-class SpawnRequest(Asked):
-    """Sandboxes forked from a snapshot or template, or with `command` a fresh one.
-
-    Every sandbox has its own network namespace, can be forked live, and has huge pages where they help:
-    `per_child_netns`, `live_fork`, `prewarm` and `hugepages` ask for what is there already.
-    """
-
-    snapshot_tag: str | None = None
-    n: int = 1
-    per_child_netns: bool = False
-    memory_limit_mib: int | None = None
-    prewarm: bool = False
-    live_fork: bool = False
-    hugepages: bool = False
-    command: list[str] | str | None = None
-    root: str | None = Field(None, description="A directory of the host; needs the scope admin.")
-    cwd: str | None = None
-    names: list[str] | None = None
-    env: dict[str, str] | None = None
-    seed: int | None = None
-    limits: dict[str, Any] | None = None
-    metadata: dict[str, str] | None = None
-    timeout: float | None = Field(None, description="Seconds until it is killed.")
-    ttl: float | None = Field(None, description="Seconds that it lives with nobody asking for anything.")
+DETACH = "Only true: what is made here ends by itself, when it is killed, or by its `ttl`."
+KEEP_ON = '`["timeout"]`: its state is kept as a snapshot before its `timeout` ends it; `end` names that.'
 
 
 class ChildRequest(Asked):
@@ -60,13 +38,55 @@ class ChildRequest(Asked):
     metadata: dict[str, str] | None = None
 
 
+class SpawnRequest(Asked):
+    """Sandboxes forked from a snapshot or template, or a fresh one with a `command` or a `kernel`.
+
+    `env`, `seed`, `limits` and `metadata` are for all alike; with `children` each has its own. Every sandbox
+    has its own network namespace, can be forked live, and has huge pages where they help: `per_child_netns`,
+    `live_fork`, `prewarm` and `hugepages` ask for what is there already.
+    """
+
+    snapshot_tag: str | None = None
+    n: int = 1
+    per_child_netns: bool = False
+    memory_limit_mib: int | None = None
+    prewarm: bool = False
+    live_fork: bool = False
+    hugepages: bool = False
+    command: list[str] | str | None = None
+    kernel: str | None = None
+    root: str | None = Field(None, description="A directory of the host; needs the scope admin.")
+    tools: list[str] = Field([], description="More directories of the host; needs the scope admin.")
+    cwd: str | None = None
+    user: int | str | None = Field(None, description="Whose the command is: a uid, `UID:GID`, `root`.")
+    children: list[ChildRequest] | None = None
+    names: list[str] | None = None
+    env: dict[str, str] | None = None
+    seed: int | None = None
+    limits: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    timeout: float | None = Field(None, description="Seconds until it is killed.")
+    ttl: float | None = Field(None, description="Seconds that it lives with nobody asking for anything.")
+    keep_on: list[str] = Field([], description=KEEP_ON)
+    detach: bool = Field(default=True, description=DETACH)
+    workspace: Any = Field(None, description="Refused: write the files after the start.")
+    python: Any = Field(None, description="Refused: it is the server's.")
+
+
 class ForkRequest(Asked):
-    """Children of a running sandbox: `n` alike, or one for each of `children`."""
+    """Children of a running sandbox: `n` with what is told for all, or one for each of `children`."""
 
     n: int | None = None
     children: list[ChildRequest] | None = None
+    names: list[str] | None = None
+    env: dict[str, str] | None = None
+    seed: int | None = None
+    limits: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
     timeout: float | None = None
     ttl: float | None = None
+    keep_on: list[str] = Field([], description=KEEP_ON)
+    detach: bool = Field(default=True, description=DETACH)
     on_unsupported: Literal["refuse", "drop"] = "refuse"
     on_error: Literal["end", "keep"] = "keep"
 
@@ -165,6 +185,7 @@ class CodeRequest(Asked):
     code: str
     timeout: float | None = None
     context: str | None = None
+    stdin: str | None = Field(None, description="Refused: the sandboxes of a server are detached.")
 
 
 class PingResult(BaseModel):
@@ -342,6 +363,7 @@ class RunRequest(Asked):
     stdin: str | None = None
     env: dict[str, str] | None = None
     cwd: str | None = None
+    root: str | None = Field(None, description="A directory of the host; needs the scope admin.")
     limits: dict[str, Any] | None = None
 
 
@@ -398,6 +420,7 @@ class TemplateRequest(Asked):
     name: str
     from_: str | None = Field("python", alias="from")
     pip: list[str] = []
+    from_venv: bool = Field(default=False, description="Refused: it is the caller's.")
     files: dict[str, str] | None = None
     env: dict[str, str] | None = None
     warm: str | None = None

@@ -367,6 +367,12 @@ class Tenant:
         finally:
             self.made -= n
 
+    async def check_snapshots(self, identity: Identity) -> None:
+        """Room for one more snapshot. Raises Refused."""
+        if len(await self.snapshots()) >= identity.quota.snapshots:
+            text = f"the tenant {self.name} has {identity.quota.snapshots} snapshots, and may have no more"
+            raise Refused(429, "quota", text, hint="remove some")
+
     @contextlib.contextmanager
     def streaming(self, identity: Identity) -> Iterator[None]:
         """Room for one more stream. Raises Refused."""

@@ -196,6 +196,10 @@ class AsyncCode:
             raise InvalidRequest(
                 "stdin_closed", "only the first piece of code in a sandbox can be given input"
             )
+        if stdin is not None and self._held.info.detached:
+            # Its daemon keeps an end for whoever attaches next: the code would never find the input's end.
+            text = "code in a detached sandbox has no input of its own"
+            raise InvalidRequest("stdin_closed", text, hint="write a file, or give a command stdin")
         self._input = memoryview(stdin) if stdin else None
         if self._input is None:
             self._held.stdin.close()

@@ -53,13 +53,14 @@ async def get_process(
     sandbox_id: str,
     process_id: int,
     tenant: Asker,
+    who: Who,
     wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait for its end.")] = 0,
 ) -> Response:
-    """What is known of it, and once it has ended its result."""
+    """What is known of it, and once it has ended its result. To wait takes the place of a stream."""
     commands = await tenant.commands(sandbox_id)
     command = await commands.connect(process_id)
     try:
-        with contextlib.suppress(WaitTimeout):
+        with contextlib.suppress(WaitTimeout), tenant.streaming(who) if wait else contextlib.nullcontext():
             async with tenant.kept(sandbox_id):
                 result = await command.wait(wait)
             return Json({"id": command.id, "pid": command.pid, "status": "ended", "result": result.to_dict()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -12,9 +12,17 @@ from ramet.client._async import sandbox as sandboxes
 from ramet.client._async.sandbox import AsyncSandbox
 from ramet.errors import ForkError, InvalidRequest, RametError
 from ramet.models.executions import Execution
-from ramet.models.sandboxes import FORK_MAX, SandboxInfo
+from ramet.models.sandboxes import SandboxInfo
 from ramet.server import schemas, shown
 from ramet.server.faults import Refused, body_of
+from ramet.server.routes.asked import (
+    check_heeded,
+    check_spawn,
+    checked_root,
+    children_of,
+    memory_of,
+    names_of,
+)
 from ramet.server.routes.common import ERRORS, Asker, How, Json, Key, Who, text_of
 from ramet.server.settings import Settings
 from ramet.server.tenants import (
@@ -29,7 +37,6 @@ from ramet.server.tenants import (
 from ramet.server.tokens import Identity
 
 router = APIRouter(prefix="/v1", responses=ERRORS, tags=["sandboxes"])
-MIB = 1 << 20
 FOREVER = ["sh", "-c", "while :; do sleep 86400; done"]
 
 
@@ -60,17 +67,19 @@ async def list_sandboxes(
 
 @router.post("/sandboxes", status_code=201, response_model=list[schemas.SandboxInfo])
 async def spawn(body: schemas.SpawnRequest, tenant: Asker, who: Who, how: How, key: Key) -> Response:
-    """Fork a snapshot or template `n` times, all or none; or start a `command` in a fresh sandbox."""
+    """Fork a snapshot or template `n` times, all or none; or make a fresh one with `command` or `kernel`."""
 
     async def work() -> list[dict[str, Any]]:
         made = await _made_before(tenant, key)
         if not made:
             check_room(tenant)
-            async with tenant.making(who, body.n):
-                made = await _spawn(body, tenant, who, how, key)
+            if body.keep_on:
+                await tenant.check_snapshots(who)
+            async with tenant.making(who, len(children)):
+                made = await _spawn(body, children, tenant, who, how, key)
         return [shown.sandbox(tenant, one) for one in made]
 
-    _check_spawn(body)
+    children = check_spawn(body)
     told = await tenant.once(key, "spawn" + text_of(body.model_dump()), work)
     return Json(told, 201)
 
@@ -79,24 +88,6 @@ def check_room(tenant: Tenant) -> None:
     """Raises Refused where no more sandboxes are taken."""
     if tenant.draining():
         raise Refused(503, "draining", "this server takes no more sandboxes", retry_after=30)
-
-
-def _check_spawn(body: schemas.SpawnRequest) -> None:
-    if not 1 <= body.n <= FORK_MAX:
-        text = f"{body.n} is no number of sandboxes: from 1 to {FORK_MAX}"
-        raise InvalidRequest.of("n", text, code="out_of_range")
-    if (body.snapshot_tag is None) == (body.command is None):
-        raise Refused(422, "missing", "snapshot_tag: missing", field="snapshot_tag")
-    fresh = {"root": body.root, "cwd": body.cwd}
-    if body.snapshot_tag is not None:
-        for field, value in fresh.items():
-            if value is not None:
-                raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
-        return
-    if body.seed is not None:
-        raise InvalidRequest.of("seed", "is for forks of a kernel")
-    if body.n > 1:
-        raise InvalidRequest.of("n", "is for forks of a snapshot: a command has a sandbox of its own")
 
 
 async def _made_before(tenant: Tenant, key: str | None) -> Sequence[SandboxInfo]:
@@ -119,43 +110,36 @@ def _own(key: str | None, tag: str, netns: str | None) -> dict[str, str]:
     return noted
 
 
-def memory_of(limits: Mapping[str, Any] | None, mib: int | None) -> dict[str, Any] | None:
-    """The limits asked for, `memory_limit_mib` among them. Raises InvalidRequest."""
-    if mib is None:
-        return None if limits is None else dict(limits)
-    if limits is not None and "memory" in limits:
-        raise InvalidRequest.of("memory_limit_mib", "and limits.memory say the same: give one of them")
-    return {**(limits or {}), "memory": mib * MIB}
-
-
 async def _spawn(
-    body: schemas.SpawnRequest, tenant: Tenant, who: Identity, how: Settings, key: str | None
+    body: schemas.SpawnRequest,
+    children: Sequence[schemas.ChildRequest],
+    tenant: Tenant,
+    who: Identity,
+    how: Settings,
+    key: str | None,
 ) -> list[SandboxInfo]:
-    metadata = user_metadata(body.metadata)
-    limits = memory_of(body.limits, body.memory_limit_mib)
     ttl = how.ttl if body.ttl is None else body.ttl
-    if body.command is not None:
-        return [await _fresh(body, tenant, who, how, metadata | _own(key, "", None), limits, ttl)]
-    tag = tenant.check_there(body.snapshot_tag or "")
-    noted = metadata | _own(key, tag, None) | replace_env(body.env)
-    each: list[Mapping[str, str] | None] = [
-        noted | ({NETNS: f"ramet-child-{number}"} if body.per_child_netns else {})
-        for number in range(1, body.n + 1)
-    ]
-    seed = body.seed
-    seeds: list[int | None] = [None if seed is None else seed + number for number in range(body.n)]
+    if body.snapshot_tag is None:
+        return [await _fresh(body, children[0], tenant, who, how, _own(key, "", None), ttl)]
+    tag = tenant.check_there(body.snapshot_tag)
     try:
         made = await sandboxes.fork(
             snapshot=tag,
-            n=body.n,
-            env=body.env,
-            seed=seeds,
-            limits=limits,
-            metadata=each,
-            names=body.names,
+            n=len(children),
+            env=[one.env for one in children],
+            seed=[one.seed for one in children],
+            limits=[memory_of(one.limits, body.memory_limit_mib) for one in children],
+            metadata=[
+                user_metadata(one.metadata)
+                | _own(key, tag, f"ramet-child-{number}" if body.per_child_netns else None)
+                | replace_env(one.env)
+                for number, one in enumerate(children, 1)
+            ],
+            names=names_of(children),
             timeout=body.timeout,
             detach=True,
             ttl=ttl,
+            keep_on=body.keep_on,
             client=tenant.client,
         )
     except ForkError as error:
@@ -173,51 +157,32 @@ async def _end_all(tenant: Tenant, made: Sequence[AsyncSandbox]) -> None:
 
 async def _fresh(
     body: schemas.SpawnRequest,
+    own: schemas.ChildRequest,
     tenant: Tenant,
     who: Identity,
     how: Settings,
-    metadata: dict[str, str],
-    limits: dict[str, Any] | None,
+    noted: dict[str, str],
     ttl: float,
 ) -> SandboxInfo:
     sandbox = AsyncSandbox(
         command=body.command,
-        env=body.env,
+        kernel=body.kernel,
+        env=own.env,
+        seed=own.seed,
         cwd=body.cwd,
         root=checked_root(body.root, who, how),
-        limits=limits,
+        tools=[checked_root(path, who, how, "tools") or "" for path in body.tools],
+        user=body.user,
+        limits=memory_of(own.limits, body.memory_limit_mib),
         timeout=body.timeout,
-        name=None if body.names is None else one_name(body.names),
-        metadata=metadata | replace_env(body.env),
+        name=own.name,
+        metadata=user_metadata(own.metadata) | noted | replace_env(own.env),
         detach=True,
         ttl=ttl,
+        keep_on=body.keep_on,
         client=tenant.client,
     )
     return tenant.take(await sandbox.start())
-
-
-def one_name(names: Sequence[str]) -> str:
-    """The name of one sandbox. Raises InvalidRequest."""
-    if len(names) != 1:
-        raise InvalidRequest.of("names", f"has {len(names)} items for 1 sandbox")
-    return names[0]
-
-
-def checked_root(root: str | None, who: Identity, how: Settings) -> str | None:
-    """A directory of the host that this one may name. Raises Refused, InvalidRequest."""
-    import os
-
-    if root is None:
-        return None
-    if not who.may("admin"):
-        raise Refused(403, "forbidden", "to name a directory of the host needs the scope admin", field="root")
-    real = os.path.realpath(root)
-    if not any(real == one or real.startswith(f"{one}/") for one in how.roots):
-        raise Refused(
-            403, "forbidden", f"root: {root!r:.200} is below none of the directories of --allow-root",
-            field="root",
-        )  # fmt: skip
-    return real
 
 
 @router.get("/sandboxes/{sandbox_id}", response_model=schemas.SandboxInfo)
@@ -249,26 +214,15 @@ async def fork(
             rows = [{"number": n, "sandbox": shown.sandbox(tenant, one)} for n, one in enumerate(before)]
             return {"children": rows, "pause_ms": before[0].pause_ms}
         check_room(tenant)
+        if body.keep_on:
+            await tenant.check_snapshots(who)
         async with tenant.making(who, len(children)):
             return await _fork(sandbox_id, body, children, tenant, how, key)
 
-    children = _children(body)
+    check_heeded(body)
+    children = children_of(body)
     told = await tenant.once(key, f"fork {sandbox_id} {text_of(body.model_dump())}", work)
     return Json(told, 201)
-
-
-def _children(body: schemas.ForkRequest) -> list[schemas.ChildRequest]:
-    if body.n is not None and body.children is not None:
-        raise InvalidRequest.of("n", "and children say the same: give one of them")
-    if body.children is not None:
-        children = body.children
-    else:
-        if not 1 <= (n := 1 if body.n is None else body.n) <= FORK_MAX:
-            raise InvalidRequest.of("n", f"{n} is not from 1 to {FORK_MAX}", code="out_of_range")
-        children = [schemas.ChildRequest()] * n
-    if not 1 <= len(children) <= FORK_MAX:
-        raise InvalidRequest.of("children", f"are not 1 to {FORK_MAX}", code="out_of_range")
-    return children
 
 
 async def _fork(
@@ -282,9 +236,6 @@ async def _fork(
     parent = await tenant.find(sandbox_id)
     tag = parent.metadata.get(TAG) or parent.snapshot or ""
     inherited = noted_env(parent)
-    names = [one.name for one in children]
-    if any(names) and not all(names):
-        raise InvalidRequest.of("children", "have a name all of them, or none")
     errors: dict[int, RametError] = {}
     made: Sequence[AsyncSandbox]
     try:
@@ -300,10 +251,11 @@ async def _fork(
                 | replace_env(inherited | (one.env or {}))
                 for one in children
             ],
-            names=[name for name in names if name] or None,
+            names=names_of(children),
             timeout=body.timeout,
             detach=True,
             ttl=how.ttl if body.ttl is None else body.ttl,
+            keep_on=body.keep_on,
             on_unsupported=body.on_unsupported,
             on_error="keep",
             client=tenant.client,
@@ -349,7 +301,7 @@ async def execute(sandbox_id: str, body: schemas.ExecRequest, tenant: Asker) -> 
 @router.post("/sandboxes/{sandbox_id}/eval", response_model=schemas.EvalResult)
 async def evaluate(sandbox_id: str, body: schemas.EvalRequest, tenant: Asker) -> Response:
     """Have the kernel run code. State is kept; an error of the code is no error of this call."""
-    done = await _code(tenant, sandbox_id, body.code, body.timeout_secs, None)
+    done = await _code(tenant, sandbox_id, body.code, body.timeout_secs)
     error = None if done.error is None else f"{done.error.name}: {done.error.value}"
     if error is None and not done.ok:
         error = f"the code ended: {done.reason}"
@@ -369,14 +321,20 @@ async def evaluate(sandbox_id: str, body: schemas.EvalRequest, tenant: Asker) ->
 @router.post("/sandboxes/{sandbox_id}/code")
 async def run_code(sandbox_id: str, body: schemas.CodeRequest, tenant: Asker) -> Response:
     """As eval, with all that the code showed."""
-    return Json((await _code(tenant, sandbox_id, body.code, body.timeout, body.context)).to_dict())
+    done = await _code(tenant, sandbox_id, body.code, body.timeout, body.context, body.stdin)
+    return Json(done.to_dict())
 
 
 async def _code(
-    tenant: Tenant, sandbox_id: str, code: str, timeout: float | None, context: str | None
+    tenant: Tenant,
+    sandbox_id: str,
+    code: str,
+    timeout: float | None,
+    context: str | None = None,
+    stdin: str | None = None,
 ) -> Execution:
     async with tenant.kernel(sandbox_id) as sandbox:
-        return await sandbox.run_code(code, timeout=timeout, context=context)
+        return await sandbox.run_code(code, timeout=timeout, context=context, stdin=stdin)
 
 
 @router.post("/sandboxes/{sandbox_id}/interrupt", status_code=204)
@@ -400,7 +358,7 @@ async def ping(sandbox_id: str, tenant: Asker) -> Response:
     ready = info.kernel is None
     if info.kernel is not None and not tenant.box(info.id).turn.locked():
         code = _VERSION if info.kernel.name == "python" else ""
-        done = await _code(tenant, info.id, code, 10.0, None)
+        done = await _code(tenant, info.id, code, 10.0)
         ready = done.ok
         version = done.text.strip("'") if done.text and done.text != "None" else None
     return Json(
@@ -421,7 +379,7 @@ async def metrics(sandbox_id: str, tenant: Asker) -> Response:
 
 
 @router.post("/run", response_model=schemas.ExecResult)
-async def run(body: schemas.RunRequest, tenant: Asker, who: Who) -> Response:
+async def run(body: schemas.RunRequest, tenant: Asker, who: Who, how: How) -> Response:
     """Run one command in a sandbox that is made for it and gone after it."""
     check_room(tenant)
     async with tenant.making(who, 1):
@@ -431,6 +389,7 @@ async def run(body: schemas.RunRequest, tenant: Asker, who: Who) -> Response:
             stdin=body.stdin,
             env=body.env,
             cwd=body.cwd,
+            root=checked_root(body.root, who, how),
             limits=body.limits,
         )
     return Json({**result.to_dict(), "timed_out": result.timed_out})

@@ -23,8 +23,9 @@ from ramet.models.templates import KEY as TEMPLATE
 from ramet.models.templates import Template
 from ramet.server import schemas, shown
 from ramet.server.faults import Refused
+from ramet.server.routes.asked import check_heeded, checked_root
 from ramet.server.routes.common import ERRORS, Admin, Asker, How, Json, Key, Who, text_of
-from ramet.server.routes.sandboxes import FOREVER, check_room, checked_root
+from ramet.server.routes.sandboxes import FOREVER, check_room
 from ramet.server.settings import Settings
 from ramet.server.tenants import TAG, Tenant
 from ramet.server.tokens import Identity
@@ -188,7 +189,7 @@ async def _copy(tenant: Tenant, who: Identity, how: Settings, source: Snapshot, 
     taken = {name for one in await tenant.snapshots() for name in (one.name, shown.tag_of_snapshot(one))}
     if check_name(to, "to") in taken | set(BUILT_IN):
         raise InvalidRequest.of("to", f"there is a snapshot {to!r} already", code="name_taken")
-    await check_quota(tenant, who)
+    await tenant.check_snapshots(who)
     check_room(tenant)
     async with tenant.making(who, 1):
         (forked,) = await sandboxes.fork(snapshot=source.name, client=tenant.client)
@@ -224,7 +225,7 @@ async def branch(
     request = Taking.of(info.id, check_name(tag, "tag"), body.metadata, body.on_unsupported, wait=body.wait)
 
     async def work() -> tuple[int, dict[str, Any]]:
-        await check_quota(tenant, who)
+        await tenant.check_snapshots(who)
         with tenant.branch_of(how.branches):
             began = time.monotonic()
             taken = Snapshot.from_wire(
@@ -267,12 +268,6 @@ def _check_parent(body: schemas.BranchRequest, mode: str, forked_from: str | Non
         raise InvalidRequest.of("parent_tag", f"the sandbox was forked from {forked_from!r}")
 
 
-async def check_quota(tenant: Tenant, who: Identity) -> None:
-    if len(await tenant.snapshots()) >= who.quota.snapshots:
-        text = f"the tenant {tenant.name} has {who.quota.snapshots} snapshots, and may have no more"
-        raise Refused(429, "quota", text, hint="remove some")
-
-
 @router.post("/sandboxes/{sandbox_id}/rollback", response_model=schemas.SandboxInfo)
 async def rollback(sandbox_id: str, body: schemas.RollbackRequest, tenant: Asker) -> Response:
     """Have it be again as it was in a snapshot, under the id, name, limits, metadata and ttl that it has.
@@ -297,7 +292,8 @@ async def list_templates(tenant: Asker) -> Response:
 @router.post("/templates", status_code=201)
 async def build_template(body: schemas.TemplateRequest, tenant: Asker, who: Who) -> Response:
     """Build one, or find it built of the same inputs; answer when it is there."""
-    await check_quota(tenant, who)
+    check_heeded(body)
+    await tenant.check_snapshots(who)
     if body.pip and not who.may("admin"):
         # A requirement may be a path of the host, or an address that only the host reaches.
         raise Refused(

@@ -16,9 +16,9 @@ from ramet.models.names import check_name
 from ramet.models.sandboxes import TTL_MAX_S, SandboxInfo
 from ramet.models.sandboxes import SnapshotRequest as Taking
 from ramet.server import schemas
+from ramet.server.routes.asked import memory_of
 from ramet.server.routes.common import ERRORS, Asker, How, Json, Who
-from ramet.server.routes.sandboxes import check_room, memory_of
-from ramet.server.routes.snapshots import check_quota
+from ramet.server.routes.sandboxes import check_room
 from ramet.server.tenants import NETNS, TAG, Tenant, new_id, replace_env, user_metadata
 from ramet.server.tokens import Identity
 from ramet.server.workspaces import Workspace
@@ -137,7 +137,7 @@ async def suspend(name: str, _body: schemas.SuspendRequest, tenant: Asker, who: 
         if one.live_sandbox_id is None:
             raise InvalidRequest.of("name", f"the workspace {name!r} is {one.status}", code="not_running")
         if one.current_state_tag is None:  # else the new state takes the place of the old one
-            await check_quota(tenant, who)
+            await tenant.check_snapshots(who)
         tag = f"ws-{name}-state"[:51] + f"-{int(time.time() * 1000) % 10**10:x}"
         with tenant.branch_of(how.branches):
             request = Taking.of(one.live_sandbox_id, tag)
