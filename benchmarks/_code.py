@@ -1,19 +1,19 @@
 """Code through the SDK: a fork of a warm template until its first answer, a round trip, a live fork, many.
 
-Beside it `os.fork` of this program until it has answered, which isolates nothing, and an interpreter that
-bubblewrap starts.
+Beside it `os.fork` of an interpreter with the same modules until its child has answered, which isolates
+nothing, and an interpreter that bubblewrap starts.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import ramet
 from benchmarks import _peers
+from benchmarks._interpreter import Interpreter
 from benchmarks._measure import Action, Figure, Series, alternate, ratio, timed
 from benchmarks._memory import settled_kib
 from benchmarks._peers import Bubblewrap, collect
@@ -23,7 +23,7 @@ PLAIN, AHEAD = "bench-plain", "bench-ahead"
 
 
 def _warm() -> str:
-    """What the template and this program have imported alike."""
+    """What the template and the interpreter beside it have imported alike."""
     return "import numpy" if importlib.util.find_spec("numpy") is not None else "import json"
 
 
@@ -54,26 +54,8 @@ def _first_answer(template: str) -> Action:
     return once
 
 
-def _fork_until_answered() -> float:
-    begin = time.perf_counter()
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.write(writer, repr(eval("6 * 7")).encode())
-        os._exit(0)
-    os.close(writer)
-    answer = os.read(reader, 16)
-    took = (time.perf_counter() - begin) * 1e3
-    os.close(reader)
-    os.waitpid(pid, 0)
-    if answer != b"42":
-        raise RuntimeError(f"6 * 7 gave {answer!r}")
-    return took
-
-
 def measure_code(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
     """Create to first answer, forked ahead or not; a round trip; a live fork until the child has answered."""
-    exec(_warm(), {})
     created, ahead = Series("create to first answer", "ms"), Series("forked ahead, to first answer", "ms")
     live, forked = Series("live fork to the child's answer", "ms"), Series("os.fork to result", "ms")
     trip, peer = Series("run_code, round trip", "ms"), Series("python3 -c, bubblewrap", "ms")
@@ -81,6 +63,7 @@ def measure_code(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
         for name, options in ((PLAIN, {}), (AHEAD, {"warm_children": 4})):
             using.enter_context(_template(name, **options))
         parent = using.enter_context(ramet.Sandbox(PLAIN))
+        interpreter = using.enter_context(Interpreter(_warm()))
 
         def fork() -> float:
             begin = time.perf_counter()
@@ -92,7 +75,7 @@ def measure_code(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
 
         contenders: list[tuple[Series, Action]] = [
             (created, _first_answer(PLAIN)),
-            (forked, _fork_until_answered),
+            (forked, interpreter.fork_until_answered),
             (ahead, _first_answer(AHEAD)),
             (live, fork),
         ]

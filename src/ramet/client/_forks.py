@@ -70,7 +70,7 @@ def question(request: ForkRequest, *, lane: bool) -> dict[str, Any]:
 class KnownFork:
     """What the children of a snapshot have in common, in one core."""
 
-    __slots__ = ("_record", "_told", "ahead", "core_id", "encoded", "info", "number")
+    __slots__ = ("_record", "_told", "ahead", "core_id", "encoded", "info", "number", "told")
 
     def __init__(self, told: ForkLaneInfo) -> None:
         self._told = told
@@ -83,6 +83,7 @@ class KnownFork:
         origin = {name: value for name, value in told.record["origin"].items() if name != "metadata"}
         self._record = f'{_json(rest)[:-1]},"origin":{_json(origin)[:-1]},"metadata":'
         self.ahead = told.ahead
+        self.told = told.told
 
     @classmethod
     def of_wire(cls, answer: dict[str, Any]) -> Self:
@@ -360,12 +361,11 @@ class Forking:
             created=asked.created,
             setup_ms=found.u64(p.TAG_SETUP_NS) / 1e6,
             metadata=self._children[asked.number].metadata,
-            # One that was forked ahead was told of a life before this one.
-            epoch=common.epoch + (asked.channel is None),
             cgroups=without_memory(common.cgroups) if found.u64(p.TAG_WATCH) else common.cgroups,
         )
         held = Held(info, [asked.session.detach(), *channel.take_ours()], CoreLine)
         held.known = self._known
+        held.told = asked.channel is None and self._known.told
         self.held[asked.number] = held
 
 

@@ -199,6 +199,8 @@ class Held:
         self.lost = False
         self.known: KnownFork | None = None
         """What core needs to know to fork it, where that is known."""
+        self.told = False
+        """Whether its kernel knows that it is a child."""
         self.forked = False
         _all_held.add(self)
         for number in fds:

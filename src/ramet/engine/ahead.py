@@ -1,15 +1,16 @@
 """Children that were forked ahead, of templates that ask for some: handed out at once, and made up for later.
 
-A child has been told that it is one, and has run nothing once, so that its first answer finds memory of its
-own (docs/reference/kernels.md). Then it is offered: core keeps its streams and gives them to who claims it
-first, a client over a lane or this daemon for one. So it is handed out once, and one that is given up, as it
-is first when memory becomes scarce, is nobody's.
+A child has been told that it is one, and has run nothing once: what it owes to a fork is done, and its first
+answer finds memory of its own (docs/reference/kernels.md). Then it is offered: core keeps its streams and
+gives them to who claims it first, a client over a lane or this daemon for one. So it is handed out once, and
+one that is given up, as it is first when memory becomes scarce, is nobody's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import socket
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ramet.engine import memory
 from ramet.errors import DaemonLost, RametError
-from ramet.kernels import get, names
+from ramet.kernels import PACKET, BadEvent, Decoder, get, names
 from ramet.models.sandboxes import Child
 from ramet.models.templates import KEY, WARM_CHILDREN_MAX
 from ramet.native import _protocol as p
@@ -28,14 +29,19 @@ from ramet.native.frames import u32, u64
 if TYPE_CHECKING:
     from ramet.engine.snapshots import Image
     from ramet.engine.standing import Sandbox
+    from ramet.models.sandboxes import KernelRef
     from ramet.native.frames import Frame
 
 Ready = tuple["Sandbox", "Channel"]
 SCARCE = 0.08
 """Share of memory that is available when children are given up."""
 WATCH_S = 1.0
+TOUCHED_S = 1.0
+"""A kernel that is longer at it, with hooks of its own or amid a piece of code, is offered as it is."""
 REST_S = 0.01
 """Making one takes milliseconds of a processor, which who took one needs more while others are left."""
+
+_TOUCH = "touch"
 
 
 def scarce() -> bool:
@@ -116,7 +122,7 @@ class Ahead:
     async def _offer(self, name: str, sandbox: Sandbox, channel: Channel) -> None:
         """Takes `channel`. From core's answer on it may be anybody's."""
         try:
-            _touch(sandbox, channel)
+            await _touch(sandbox, channel)
             # Before the answer: who claims it in between is told of by an event, which finds it here.
             self._ready.setdefault(name, {})[sandbox.number] = sandbox
             payload = u64(p.TAG_SANDBOX, sandbox.number)
@@ -162,13 +168,13 @@ def _withdrawn(sandbox: Sandbox, answer: Frame | RametError) -> None:
         sandbox.note = "it was made ahead and not needed"
 
 
-def _touch(sandbox: Sandbox, channel: Channel) -> None:
+async def _touch(sandbox: Sandbox, channel: Channel) -> None:
     """Have the kernel become another than its twin and run nothing, once: what that touches is its own then.
 
-    Who gets the child tells it again, as of a later life; the answers to this mean nothing to them.
+    It is told again by those who have a seed for it, or variables. Raises OSError: nobody may have a twin.
     """
     info = sandbox.info()
-    if info.kernel is None or info.kernel.name not in names():
+    if info.kernel is None or not is_told(info.kernel):
         return
     kernel = get(info.kernel.name)
     forked = {
@@ -179,12 +185,44 @@ def _touch(sandbox: Sandbox, channel: Channel) -> None:
         "seed": None,
         "env": {},
     }
-    run = {"op": "run", "id": "touch", "code": "", "context": None}
-    # Not to be waited for: what has no room in an empty socket goes to no kernel of ours.
-    with socket.socket(fileno=os.dup(channel.ours[3])) as near, contextlib.suppress(OSError):
+    run = {"op": "run", "id": _TOUCH, "code": "", "context": None}
+    with socket.socket(fileno=os.dup(channel.ours[3])) as near:
         near.setblocking(False)  # noqa: FBT003
         for data in (*kernel.fresh(forked), *kernel.request(run)):
-            near.send(data)
+            if near.send(data) < len(data):
+                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        if kernel.channel == "packets":
+            with contextlib.suppress(TimeoutError, OSError, BadEvent):
+                async with asyncio.timeout(TOUCHED_S):
+                    await _take_answers(near, info.epoch)
+
+
+async def _take_answers(near: socket.socket, epoch: int) -> None:
+    """Take what a kernel says to that, which nobody need read later; errors of hooks are left there."""
+    for wanted in (
+        {"event": "forked", "epoch": epoch, "errors": []},
+        {"event": "done", "id": _TOUCH, "reason": "ok"},
+    ):
+        await _readable(near)
+        packet = near.recv(PACKET, socket.MSG_PEEK)
+        events = Decoder("packets").feed(packet)
+        if not events or any(events[0].get(name) != value for name, value in wanted.items()):
+            return
+        near.recv(PACKET)
+
+
+async def _readable(near: socket.socket) -> None:
+    loop, come = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(near, come.set)
+    try:
+        await come.wait()
+    finally:
+        loop.remove_reader(near)
+
+
+def is_told(kernel: KernelRef) -> bool:
+    """Whether a child with this kernel has been told that it is one before it is handed out."""
+    return kernel.name in names()
 
 
 def wanted_ahead(image: Image) -> int:

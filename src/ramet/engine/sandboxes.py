@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ramet._descriptors import copies
 from ramet.engine import plan
-from ramet.engine.ahead import Ahead, wanted_ahead
+from ramet.engine.ahead import Ahead, is_told, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.events import Events
 from ramet.engine.keeping import Keeper
@@ -442,14 +442,15 @@ class Sandboxes:
             origin = dataclasses.replace(source.origin, metadata={})
             like = Sandbox(source.core, 0, origin, limits=source.limits)
             like.ground = source.ground
-            return source.core, _fork_lane(like, 0, ahead=False)
+            return source.core, _fork_lane(like, 0)
         image = await self.snapshots.find(request.snapshot)
         _check_own(image.limits, request.limits)
         limits = image.limits.replace(**request.limits) if request.limits else image.limits
         child = Sandbox(image.core, 0, _origin_of_child(image, {}), limits=limits)
         child.ground = image.ground_of_children()
         ahead = bool(wanted_ahead(image)) and not request.limits
-        return image.core, _fork_lane(child, image.number, ahead=ahead)
+        told = ahead and image.kernel is not None and is_told(image.kernel)
+        return image.core, _fork_lane(child, image.number, ahead=ahead, told=told)
 
     async def _make_ahead(self, image: Image) -> tuple[Sandbox, Channel]:
         """A child that nobody has asked for yet."""
@@ -828,7 +829,7 @@ def _plan_of_children(core: Core, snapshot: int, kernel: KernelRef | None, limit
     )
 
 
-def _fork_lane(like: Sandbox, snapshot: int, *, ahead: bool) -> ForkLaneInfo:
+def _fork_lane(like: Sandbox, snapshot: int, *, ahead: bool = False, told: bool = False) -> ForkLaneInfo:
     encoded = _plan_of_children(like.core, snapshot, like.origin.kernel, like.limits)
     return ForkLaneInfo(
         core_id=f"{like.core.core_id:016x}",
@@ -837,6 +838,7 @@ def _fork_lane(like: Sandbox, snapshot: int, *, ahead: bool) -> ForkLaneInfo:
         info=like.info(),
         record=like.told(),
         ahead=ahead,
+        told=told,
     )
 
 

@@ -157,8 +157,7 @@ class Sandbox:
         self.spare = False
         self.past_daemon = past_daemon
         self.created = time.time()
-        # The life that it was told of, when it was made, is over.
-        self.origin = dataclasses.replace(self.origin, epoch=self.origin.epoch + 1, metadata=metadata)
+        self.origin = dataclasses.replace(self.origin, metadata=metadata)
 
     @property
     def ending(self) -> bool:

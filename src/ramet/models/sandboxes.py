@@ -885,7 +885,7 @@ class ForkLaneInfo:
     `encoded` is base64 of attributes of core/PROTOCOL.md, SNAPSHOT first, `number` the snapshot's there; of
     a running sandbox there is none yet. `info` is what is told of a child, or of that sandbox, `record` what
     core is to keep of it; both without what is the child's own. `ahead` says whether children are forked
-    ahead, and may be claimed.
+    ahead, and may be claimed; `told`, whether their kernels know by then whose life they live.
     """
 
     core_id: str
@@ -894,6 +894,7 @@ class ForkLaneInfo:
     info: SandboxInfo
     record: Mapping[str, Any]
     ahead: bool
+    told: bool
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""

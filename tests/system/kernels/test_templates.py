@@ -132,6 +132,37 @@ def test_children_forked_ahead_are_handed_out_once_and_made_up_for(forget):
         assert sandbox.run_code("import socket; socket.gethostname()").text == "'of-its-own'"
 
 
+def test_a_child_forked_ahead_lives_the_life_that_is_told_of_it_and_heeds_seed_and_variables(forget):
+    forget.append("lives")
+    warm = "import random, ramet_kernel as kernel; seen = []; kernel.on_fork(lambda f: seen.append(f.epoch))"
+    ramet.templates.build("lives", warm=warm, warm_children=2)
+    for _ in range(3):
+        with ramet.Sandbox("lives") as sandbox:
+            told = sandbox.run_code("kernel.sandbox(), kernel.epoch(), seen[-1], seen.count(seen[-1])")
+            epoch = sandbox.info.epoch
+            assert (told.text, told.epoch) == (str((sandbox.id, epoch, epoch, 1)), epoch)
+            with sandbox.fork() as child:
+                assert child.run_code("kernel.epoch()").text == str(epoch + 1) == str(child.info.epoch)
+                draws = [one.run_code("random.random()").text for one in (sandbox, child)]
+                assert len(set(draws)) == 2
+    draws = []
+    for _ in range(2):
+        with ramet.Sandbox("lives", seed=5, env={"MINE": "1"}) as sandbox:
+            draws.append(sandbox.run_code("import os; random.random(), os.environ['MINE']").text)
+            assert sandbox.run_code("kernel.epoch()").text == str(sandbox.info.epoch)
+    assert draws[0] == draws[1]
+
+
+def test_what_a_hook_of_a_child_forked_ahead_could_not_do_is_told_to_who_gets_it(forget):
+    forget.append("hooked")
+    warm = "import ramet_kernel\nramet_kernel.on_fork(lambda fork: 1 / 0)"
+    ramet.templates.build("hooked", warm=warm, warm_children=1)
+    for _ in range(3):
+        with ramet.Sandbox("hooked") as sandbox:
+            assert sandbox.run_code("6 * 7").text == "42"
+            assert "ZeroDivisionError" in sandbox.fork_errors[0]
+
+
 def test_many_clients_at_once_build_a_template_once(forget):
     forget.append("raced")
     ids, failed = [], []

@@ -153,7 +153,7 @@ def sandbox_results():
     return {
         "sandbox.create": running,
         "sandbox.fork": ForkReport(1.5, 4096, 0, by_twin=False, errors=((3, {"code": "busy"}),)),
-        "sandbox.lane": ForkLaneInfo("c0de", 7, "AAAA", running, {"origin": {}}, ahead=True),
+        "sandbox.lane": ForkLaneInfo("c0de", 7, "AAAA", running, {"origin": {}}, ahead=True, told=True),
         "sandbox.snapshot": point,
         "sandbox.kill": ended,
         "sandbox.list": SandboxList((running, ended)),

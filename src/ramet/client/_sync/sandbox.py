@@ -261,7 +261,8 @@ class Sandbox(Opening):
         code = self._here.code
         self._env = dict(forked.env)
         if code is not None:
-            code.forked(running, seed=forked.seed, env=forked.env)
+            if forked.seed is not None or forked.env or not self._here.held.told:
+                code.forked(running, seed=forked.seed, env=forked.env)
         elif forked.seed is not None or forked.env:
             self.let_go()
             field = "env" if forked.env else "seed"

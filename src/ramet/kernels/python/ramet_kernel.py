@@ -1518,8 +1518,9 @@ class Kernel:
         errors: list[str] = []
         try:
             epoch, seed = request.get("epoch"), request.get("seed")
-            if isinstance(epoch, int) and epoch <= self.channel.epoch:
+            if isinstance(epoch, int) and epoch < self.channel.epoch:
                 # This process was forked when it had read this, and not begun: the signal told it of its own.
+                # A child that was made ahead is told of the same life again, with what its owner adds.
                 return
             self.channel.epoch = epoch if isinstance(epoch, int) else self.channel.epoch + 1
             self.sandbox = str(request.get("sandbox") or "")
