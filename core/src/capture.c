@@ -309,7 +309,7 @@ answer(struct capture_tree *tree, const struct capture_files *files, int result,
   cleanup_writer struct writer writer = {0};
   const struct capture *first = tree->count ? tree->processes[0] : NULL;
   struct err unkept = {0};
-  int fds[4] = {-1, -1, files->copy, -1};
+  int fds[5] = {-1, -1, files->copy}, used = 3;
 
   /* What was refused before the threads were looked at leaves them as they were. */
   if (result == 0 || tree->restarted.length)
@@ -332,8 +332,13 @@ answer(struct capture_tree *tree, const struct capture_files *files, int result,
     put_bytes(&writer, RAMET_TAG_DROPPED, tree->dropped.data, tree->dropped.length);
   if (first->leaving)
     put_u32(&writer, RAMET_TAG_PID, (uint32_t)first->twin);
-  fds[3] = capture_files_index(files, &unkept);
-  if (frame_send(tree->channel, RAMET_OK, 0, &writer, fds, fds[3] < 0 ? 3 : 4) < 0)
+  fds[used] = capture_files_index(files, &unkept);
+  used += fds[used] >= 0;
+  if (files->flat >= 0) {
+    put_u32(&writer, RAMET_TAG_LAYER, (uint32_t)used);
+    fds[used++] = files->flat;
+  }
+  if (frame_send(tree->channel, RAMET_OK, 0, &writer, fds, used) < 0)
     _exit(EXIT_DEFECT);
 }
 
@@ -435,7 +440,7 @@ void
 capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
 {
   struct capture_tree tree = {.source = source, .pages = -1, .channel = channel};
-  struct capture_files files = {.tree = &tree, .copy = -1};
+  struct capture_files files = {.tree = &tree, .copy = -1, .flat = -1};
   struct err err = {0}, second = {0};
 
   title_set("ramet-tracer");

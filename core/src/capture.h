@@ -25,6 +25,8 @@ struct capture_source {
   struct stream_identity streams[STREAM_COUNT]; /* of the command */
   int upper;                            /* the sandbox's tmpfs */
   int below, file_index;                /* an earlier copy of that, which is a layer, and what is in it; or -1 */
+  int layers[RAMET_LAYERS_MAX];         /* what is below the writable one, the topmost first */
+  int layer_count, merged;              /* so many of them, all of them writable once, are to become one; or 0 */
   int file_watch;                       /* tells what was written since: filewatch.h; or -1 */
   const char *const *bind_targets;      /* absolute paths inside */
   int bind_count;

@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/sysmacros.h>
 
 #include "filewatch.h"
 #include "kept.h"
 #include "mounts.h"
+#include "treemerge.h"
 
 /* As much is copied in the pause in less time than it takes to look who has files open. */
 #define AT_ONCE_BYTES (512u << 10)
@@ -231,8 +233,9 @@ sync_both(struct capture_files *files, bool strict, struct err *err)
   struct inodes inodes;
   struct err second;
 
-  int result =
-      inodes_reserve(upper, files->copy, tree->wishes, tree->wish_count, &inodes, RAMET_STEP_COPY_UPPER, err);
+  for (int i = 0; i < tree->wish_count; i++)
+    tree->wishes[i].source = inodes_in_layer(upper, tree->wishes[i].path);
+  int result = inodes_reserve(files->copy, tree->wishes, tree->wish_count, &inodes, RAMET_STEP_COPY_UPPER, err);
   files->upper.inodes = files->shm.inodes = &inodes;
   /* A file gets its number by being copied. */
   for (int i = 0; result == 0 && i < inodes.count; i++)
@@ -277,6 +280,96 @@ begin(struct capture_files *files, struct err *err)
                                 : tree_index_load(&files->upper.index, source->file_index, err);
 }
 
+/* ---- layers --------------------------------------------------------------------------------------------------- */
+
+/* Layers on disk are told apart by names, sizes and times: this one gets a name that no other has. */
+static int
+make_flat(int flat)
+{
+  char name[32];
+  uint64_t number;
+
+  if (getrandom(&number, sizeof number, 0) != sizeof number)
+    return -1;
+  snprintf(name, sizeof name, "flat-%016llx", (unsigned long long)number);
+  /* What was in /dev/shm is not a layer's matter: each snapshot has all of it. */
+  if (mkdirat(flat, name, 0700) < 0 || mkdirat(flat, "upper", 0700) < 0 || mkdirat(flat, "shm", 0700) < 0)
+    return -1;
+  return openat(flat, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* Directories of the tree in each of the layers. */
+static int
+open_layers(const struct capture_source *source, int dirs[RAMET_LAYERS_MAX], struct err *err)
+{
+  memset(dirs, 0xff, RAMET_LAYERS_MAX * sizeof *dirs);
+  for (int i = 0; i < source->layer_count; i++) {
+    dirs[i] = openat(source->layers[i], i < source->merged ? "upper" : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dirs[i] < 0)
+      return err_step(err, RAMET_STEP_FLATTEN, "open a layer: %s", strerror(errno));
+  }
+  return 0;
+}
+
+/* Files keep their numbers that somebody has open. Two of the same number, in two layers, cannot both, nor one that is
+ * opened from now on: who opened it for writing has it in the writable layer, and that is copied with its number. */
+static int
+merge_layers(struct capture_files *files, const int dirs[RAMET_LAYERS_MAX], int upper, struct err *err)
+{
+  static const char prefix[] = "upper/";
+  const struct capture_source *source = files->tree->source;
+  struct capture_tree *tree = files->tree;
+  struct treecopy_count count = {0};
+  struct inodes inodes;
+  struct err second;
+
+  for (int i = 0; i < tree->wish_count; i++) {
+    struct inode_wish *wish = &tree->wishes[i];
+    wish->source = strncmp(wish->path, prefix, sizeof prefix - 1) == 0
+                       ? treemerge_source(dirs, source->merged, wish->path + sizeof prefix - 1)
+                       : 0;
+  }
+  struct treemerge merge = {.layers = dirs,
+                            .merged = source->merged,
+                            .count = source->layer_count,
+                            .to = upper,
+                            .aside = files->flat,
+                            .inodes = &inodes};
+  int result = inodes_reserve(files->flat, tree->wishes, tree->wish_count, &inodes, RAMET_STEP_FLATTEN, err);
+  if (result == 0)
+    result = treemerge(&merge, &count, RAMET_STEP_FLATTEN, err);
+  if (inodes_end(&inodes, files->flat, RAMET_STEP_FLATTEN, result < 0 ? &second : err) < 0)
+    return -1;
+  return result;
+}
+
+/* What the source was forked from has become many layers, each of which every look-up goes through: the snapshot stands
+ * on one that is the same. Only their own content is copied, before the pause; those who use them go on doing so. */
+static int
+flatten(struct capture_files *files, struct err *err)
+{
+  const struct capture_source *source = files->tree->source;
+  struct tmpfs_options options = {.mode = "0700"};
+  int dirs[RAMET_LAYERS_MAX];
+
+  if (source->merged == 0)
+    return 0;
+  if (fault_here(RAMET_STEP_FLATTEN, err) < 0 || note_all_running(files, err) < 0)
+    return -1;
+  files->flat = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_FLATTEN, err);
+  if (files->flat < 0)
+    return -1;
+  cleanup_fd int upper = make_flat(files->flat);
+  int result = upper < 0 ? err_step(err, RAMET_STEP_FLATTEN, "a new layer: %s", strerror(errno))
+                         : open_layers(source, dirs, err);
+  if (result == 0)
+    result = merge_layers(files, dirs, upper, err);
+  for (int i = 0; upper >= 0 && i < RAMET_LAYERS_MAX; i++)
+    close_fd(&dirs[i]);
+  forget_wishes(files->tree);
+  return result;
+}
+
 /* What was kept is of no use when nobody knows what was mapped since. */
 static int
 distrust_all(struct capture_files *files, struct err *err)
@@ -300,8 +393,9 @@ capture_files_ahead(struct capture_files *files, struct capture_tree *tree, stru
 {
   struct upper_use use;
 
-  *files = (struct capture_files){.tree = tree, .copy = -1};
-  if (fault_here(RAMET_STEP_COPY_AHEAD, err) < 0 || begin(files, err) < 0 || note_closed(files, err) < 0)
+  *files = (struct capture_files){.tree = tree, .copy = -1, .flat = -1};
+  if (fault_here(RAMET_STEP_COPY_AHEAD, err) < 0 || begin(files, err) < 0 || note_closed(files, err) < 0 ||
+      flatten(files, err) < 0)
     return -1;
   use = upper_use(tree->source->upper);
   if (use.bytes <= AT_ONCE_BYTES && use.files <= AT_ONCE_FILES)

@@ -9,6 +9,7 @@
 struct capture_files {
   struct capture_tree *tree;
   int copy;                 /* a tmpfs */
+  int flat;                 /* one with what several layers had, or -1 */
   struct treesync upper, shm;
   struct inode_map unseen, changed;
   struct inode_map written; /* of what was kept, since the last snapshot */

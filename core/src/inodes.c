@@ -14,7 +14,7 @@
 #define SKIPPED_MAX 20000
 
 struct inode_kept {
-  ino_t source;
+  uint64_t source;
   char name[16]; /* in the staging directory; "": it has its place */
 };
 
@@ -51,7 +51,7 @@ skip_to(int to, ino_t last, uint64_t wanted, int *left)
 }
 
 static int
-keep(struct inodes *inodes, ino_t source, ino_t *last)
+keep(struct inodes *inodes, uint64_t source, ino_t *last)
 {
   struct inode_kept *kept = &inodes->items[inodes->count];
   struct stat st;
@@ -67,7 +67,7 @@ keep(struct inodes *inodes, ino_t source, ino_t *last)
 }
 
 static int
-reserve(int from, int to, const struct inode_wish *wishes, int count, struct inodes *inodes)
+reserve(int to, const struct inode_wish *wishes, int count, struct inodes *inodes)
 {
   int left = SKIPPED_MAX;
   struct stat st;
@@ -79,18 +79,18 @@ reserve(int from, int to, const struct inode_wish *wishes, int count, struct ino
     return -1;
   ino_t last = st.st_ino;
   for (int i = 0; i < count && left > 0; i++) {
-    ino_t source = wishes[i].number > last ? inodes_in_layer(from, wishes[i].path) : 0;
-    if (!source || wishes[i].number - last > (uint64_t)left)
+    const struct inode_wish *wish = &wishes[i];
+    if (!wish->source || wish->number <= last || wish->number - last > (uint64_t)left)
       continue;
-    last = skip_to(to, last, wishes[i].number, &left);
-    if (last == 0 || (last + 1 == wishes[i].number && keep(inodes, source, &last) < 0))
+    last = skip_to(to, last, wish->number, &left);
+    if (last == 0 || (last + 1 == wish->number && keep(inodes, wish->source, &last) < 0))
       return -1;
   }
   return 0;
 }
 
 int
-inodes_reserve(int from, int to, struct inode_wish *wishes, int count, struct inodes *inodes, enum ramet_step step,
+inodes_reserve(int to, struct inode_wish *wishes, int count, struct inodes *inodes, enum ramet_step step,
                struct err *err)
 {
   *inodes = (struct inodes){.staging = -1};
@@ -100,12 +100,11 @@ inodes_reserve(int from, int to, struct inode_wish *wishes, int count, struct in
   if (!inodes->items)
     return err_code(err, "internal", "no memory for numbers of files");
   qsort(wishes, (size_t)count, sizeof *wishes, by_number);
-  return reserve(from, to, wishes, count, inodes) < 0 ? err_step(err, step, "numbers of files: %s", strerror(errno))
-                                                      : 0;
+  return reserve(to, wishes, count, inodes) < 0 ? err_step(err, step, "numbers of files: %s", strerror(errno)) : 0;
 }
 
 int
-inodes_place(struct inodes *inodes, ino_t source, int dir, const char *name)
+inodes_place(struct inodes *inodes, uint64_t source, int dir, const char *name)
 {
   for (int i = 0; i < inodes->count; i++) {
     struct inode_kept *kept = &inodes->items[i];
@@ -119,14 +118,14 @@ inodes_place(struct inodes *inodes, ino_t source, int dir, const char *name)
   return 0;
 }
 
-ino_t
+uint64_t
 inodes_source(const struct inodes *inodes, int place)
 {
   return inodes->items[place].source;
 }
 
 bool
-inodes_have(const struct inodes *inodes, ino_t source)
+inodes_have(const struct inodes *inodes, uint64_t source)
 {
   for (int i = 0; i < inodes->count; i++)
     if (inodes->items[i].source == source && inodes->items[i].name[0])

@@ -16,6 +16,14 @@ struct root *root_find(uint32_t id);
 /* The root of a snapshot: `upper`, the copy of a writable layer (directories "upper" and "shm"), on top of what the
  * source stood on. Takes the descriptor. Not found by number. */
 struct root *root_derive(struct root *base, int upper, struct err *err) MUST_CHECK;
+/* Whether snapshots of who stands on it should have one layer in place of the many that were writable once. */
+bool root_is_deep(const struct root *root);
+/* Its layers, topmost first, borrowed: how many, and how many of those were writable. */
+int root_layers(const struct root *root, int fds[RAMET_LAYERS_MAX], int *writable);
+/* Takes `layer`, which says the same as those of the root that were writable, unless it has one already. */
+int root_flatten(struct root *root, int layer, struct err *err) MUST_CHECK;
+/* On what to build: the same with fewer layers, where there is one. Held. */
+struct root *root_hold_flat(struct root *root);
 /* Its writable layers' copies, topmost first, borrowed. */
 int root_uppers(const struct root *root, int fds[RAMET_LAYERS_MAX]);
 /* Which root that the daemon defined is below everything: two that stand on the same one say the same. */

@@ -11,6 +11,7 @@ struct root {
   uint64_t serial; /* never given twice, as numbers of daemons' are */
   int holders;
   struct root *base; /* of a derived root: whose binds it has */
+  struct root *flat; /* the same with one layer in place of those that were writable; or NULL */
   int shm;           /* of a derived root: what stood in /dev/shm, or -1 */
   int layers[RAMET_LAYERS_MAX];      /* descriptors */
   int layer_slots[RAMET_LAYERS_MAX]; /* slots of the store; used where the kernel wants layers attached */

@@ -42,17 +42,31 @@ snapshot_map_description(struct snapshot *s, struct err *err)
 }
 
 static int
+stand_on_flat(struct snapshot *s, int layer, struct err *err)
+{
+  if (root_flatten(s->base, layer, err) < 0)
+    return -1;
+  struct root *flat = root_hold_flat(s->base);
+  root_release(s->base);
+  s->base = flat;
+  return 0;
+}
+
+static int
 read_captured(struct snapshot *s, struct frame *frame, struct err *err)
 {
   struct attr_walk walk = {frame->payload};
   struct span value;
-  uint32_t by_twin = 0, frozen = 0;
+  uint32_t by_twin = 0, frozen = 0, flat = RAMET_FD_NONE;
   uint16_t tag;
 
   while (attr_next(&walk, &tag, &value, err) > 0) {
     if (tag == RAMET_TAG_DROPPED)
       put_raw(&s->dropped, value);
-    uint32_t *number = tag == RAMET_TAG_BY_TWIN ? &by_twin : tag == RAMET_TAG_PID ? &frozen : NULL;
+    uint32_t *number = tag == RAMET_TAG_BY_TWIN ? &by_twin
+                       : tag == RAMET_TAG_PID   ? &frozen
+                       : tag == RAMET_TAG_LAYER ? &flat
+                                                : NULL;
     if (number && span_u32(value, number) < 0)
       return err_code(err, "internal", "the tracer's answer is malformed");
     uint64_t *out = tag == RAMET_TAG_PAUSE_NS       ? &s->pause_ns
@@ -73,9 +87,10 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
   s->description = frame_steal_fd(frame, 0);
   s->pages = frame_steal_fd(frame, 1);
   cleanup_fd int upper = frame_steal_fd(frame, 2);
+  cleanup_fd int layer = flat == RAMET_FD_NONE ? -1 : frame_steal_fd(frame, flat);
   if (upper < 0)
     return err_code(err, "internal", "the tracer's answer lacks its files");
-  if (snapshot_map_description(s, err) < 0)
+  if (snapshot_map_description(s, err) < 0 || (layer >= 0 && stand_on_flat(s, steal_fd(&layer), err) < 0))
     return -1;
   s->root = root_derive(s->below ? s->below : s->base, steal_fd(&upper), err);
   if (s->below)
@@ -260,6 +275,8 @@ fork_tracer(struct snapshot *s, struct sandbox *sandbox, struct err *err)
 
   memcpy(source.streams, sandbox->streams, sizeof source.streams);
   s->below = kept_begin(sandbox, &source);
+  if (!s->below && root_is_deep(s->base))
+    source.layer_count = root_layers(s->base, source.layers, &source.merged);
   if (snapshot_watch_tracer(s, RAMET_STEP_FIND_PROCESSES, &theirs, err) < 0)
     return -1;
   long pid = sys_clone(0, NULL);
@@ -335,7 +352,7 @@ snapshot_take(const struct frame *frame, struct lane *session, struct err *err)
   s->drop = drop != 0;
   s->filter = sandbox->filter;
   s->source = id;
-  s->base = root_hold(sandbox->root);
+  s->base = root_hold_flat(sandbox->root);
   s->parent = sandbox->origin ? snapshot_hold(sandbox->origin) : NULL;
   s->old_start = sandbox->region_start;
   s->old_end = sandbox->region_end;

@@ -327,6 +327,7 @@ STEP_PARKED_TWIN = 112
 STEP_EXPORT = 113
 STEP_LOAD = 114
 STEP_COPY_AHEAD = 115
+STEP_FLATTEN = 116
 STEP_STEM_FORK = 120
 STEP_STEM_FILES = 121
 STEP_STEM_REGION = 122
@@ -496,6 +497,7 @@ STEP_NAMES = MappingProxyType(
         113: "export",
         114: "load",
         115: "copy_ahead",
+        116: "flatten",
         120: "stem_fork",
         121: "stem_files",
         122: "stem_region",

@@ -97,24 +97,36 @@ def _write_layers(writer: Writer, uppers: Sequence[int], draft: Draft) -> list[L
     """Each writable layer, by itself or as one of the parent's.
 
     What was forked has its parent's layers below its own, unless core has merged them. So those are compared
-    that lie equally far from the bottom, by their files' names, sizes, owners and times. Contents need no
-    comparison there: layers below the topmost cannot be written. Elsewhere they would, since a guest can give
-    two files one time; so no other layers are looked at.
+    that lie equally far from the bottom, upwards until two differ, by their files' names, sizes, owners and
+    times. Contents need no comparison there: layers below the topmost cannot be written. Elsewhere they
+    would, since a guest can give two files one time; so no other layers are looked at. One that core has
+    merged has a name in it that no other has.
     """
+    fingerprints = _inherited(uppers, draft)
     known = draft.parent.header.layers if draft.parent else ()
-    newer = len(uppers) - len(known)
     layers = []
     for number, upper in enumerate(uppers):
-        below = number - newer
-        if newer > 0 and below >= 0:
-            fingerprint = Packer(draft.ids, None).pack(upper)
-            if fingerprint == known[below].fingerprint:
-                layers.append(Layer(fingerprint, known[below].hash, below))
-                continue
+        if number in fingerprints:
+            below = number - (len(uppers) - len(known))
+            layers.append(Layer(fingerprints[number], known[below].hash, below))
+            continue
         section = writer.section(f"layer-{number}")
         fingerprint = Packer(draft.ids, section.write).pack(upper)
         layers.append(Layer(fingerprint, section.close().hash))
     return layers
+
+
+def _inherited(uppers: Sequence[int], draft: Draft) -> dict[int, str]:
+    """The fingerprints of those that are the parent's, by their number here."""
+    known = draft.parent.header.layers if draft.parent else ()
+    newer = len(uppers) - len(known)
+    found: dict[int, str] = {}
+    for number in range(len(uppers) - 1, newer - 1, -1) if newer > 0 else ():
+        fingerprint = Packer(draft.ids, None).pack(uppers[number])
+        if fingerprint != known[number - newer].fingerprint:
+            break
+        found[number] = fingerprint
+    return found
 
 
 # --- without a parent -------------------------------------------------------------------------------------

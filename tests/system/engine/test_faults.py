@@ -36,7 +36,7 @@ COPYING = TRACER + STEM
 ADOPTING = [number for number in TRACER if number != p.STEP_FROZEN_TWIN]
 ADOPTING += [p.STEP_STEM_REGION, p.STEP_STEM_FILES, p.STEP_STEM_ADOPT]
 """What one passes whose source has a parked twin."""
-OTHERS = [p.STEP_PARKED_TWIN, p.STEP_EXPORT, p.STEP_LOAD]
+OTHERS = [p.STEP_PARKED_TWIN, p.STEP_EXPORT, p.STEP_LOAD, p.STEP_FLATTEN]
 HELD = "held"
 
 
