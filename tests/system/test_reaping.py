@@ -64,7 +64,8 @@ def test_fifty_children_in_a_row_work():
 
 
 def test_only_its_own_tree_is_seen():
-    lines = ramet.run("sleep 100 & ps -eo pid,ppid,comm --no-headers").stdout.splitlines()
+    begun = "until [ $(cat /proc/$!/comm) = sleep ]; do :; done"
+    lines = ramet.run(f"sleep 100 & {begun}; ps -eo pid,ppid,comm --no-headers").stdout.splitlines()
     assert [line.split()[2] for line in lines] == ["ramet-init", "sh", "sleep", "ps"]
 
 

@@ -163,9 +163,9 @@ def test_a_fifo_neither_hangs_a_call_nor_is_opened(sandbox, files, place):
     waiting = sandbox.commands.start(f"cat {place}/fifo")
     assert refusal(files.read, f"{place}/fifo") == "not_regular"
     assert waiting.running
-    files.remove(f"{place}/fifo")
     waiting.kill()
     assert waiting.wait(PATIENCE_S).reason == "killed"
+    files.remove(f"{place}/fifo")
     waiting.close()
     sandbox.commands.forget()
 
