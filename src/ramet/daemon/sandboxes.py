@@ -108,7 +108,7 @@ class SandboxOperations:
 
     async def _rollback(self, request: RollbackRequest, client: Connection) -> SandboxInfo:
         sandbox, channel = await self._sandboxes.rollback(request)
-        _deliver(client, 0, sandbox, channel)
+        _deliver(client, 0, sandbox, channel, known=True)
         return sandbox.info()
 
     async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
@@ -157,17 +157,33 @@ class SandboxOperations:
         return await self._sandboxes.remove_snapshot(request.name)
 
 
-def _deliver(client: Connection, number: int, sandbox: Sandbox, channel: Channel) -> None:
-    """Takes `channel`. Nobody would ever hear of a sandbox whose client has gone, so that one is ended."""
+def _deliver(
+    client: Connection, number: int, sandbox: Sandbox, channel: Channel, *, known: bool = False
+) -> None:
+    """Takes `channel`. Nobody would ever hear of a sandbox whose client has gone, so that one is ended.
+
+    Of one that is `known` others have heard: it lives on where it is detached. Raises RametError when its
+    client cannot have it.
+    """
     fds = channel.take_ours()
+    lives_on = known and sandbox.ttl is not None
     try:
         if client.closed:
-            sandbox.kill("its owner went")
+            _let_go(sandbox, "its owner went", lives_on=lives_on)
             return
         fds.insert(0, open_session(sandbox))
         client.pass_on({"made": number, "info": sandbox.info().to_wire()}, fds)
         fds = []
-    except OSError:
-        sandbox.kill("the daemon had no descriptor left for its owner")
+    except OSError as error:
+        _let_go(sandbox, "the daemon had no descriptor left for its owner", lives_on=lives_on)
+        text = f"no descriptor is left for the sandbox's streams: {error.strerror}"
+        raise RametError("busy", text, errno=error.errno) from None
     finally:
         close_all(fds)
+
+
+def _let_go(sandbox: Sandbox, note: str, *, lives_on: bool) -> None:
+    if lives_on:
+        sandbox.owner_gone()
+    else:
+        sandbox.kill(note)

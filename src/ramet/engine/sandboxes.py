@@ -336,8 +336,7 @@ class Sandboxes:
                 if ready is not None:
                     ready[0].hand_out(own.metadata)
                     self._begun(ready[0], image)
-                    deliver(number, *ready)
-                    return None
+                    return _delivered(deliver, number, *ready)
                 try:
                     channel = (
                         channels.pop() if channels else Channel(detached=request.detach, kernel=image.kernel)
@@ -350,8 +349,7 @@ class Sandboxes:
                 self._begun(sandbox, image)
                 if request.detach:
                     await self.lineage.write()
-                deliver(number, sandbox, channel)
-                return None
+                return _delivered(deliver, number, sandbox, channel)
 
         failed = await asyncio.gather(*[make(number) for number in range(len(request.children))])
         self.ahead.fill(image)
@@ -772,6 +770,16 @@ class Sandboxes:
         if sandbox.end is not None:
             raise sandbox.refusal()
         return frame
+
+
+def _delivered(
+    deliver: Deliver, number: int, sandbox: Sandbox, channel: Channel
+) -> tuple[int, dict[str, object]] | None:
+    try:
+        deliver(number, sandbox, channel)
+    except RametError as error:
+        return number, error.to_wire()
+    return None
 
 
 def _channels(request: ForkRequest, kernel: KernelRef | None) -> list[Channel]:

@@ -803,7 +803,11 @@ class AsyncSandbox(Opening):
         resumed = cls(name, **options)
         await resumed.start()
         if known and PAUSED in known[0].metadata:
-            await snapshots.remove(name, client=client)
+            try:
+                await snapshots.remove(name, client=client)
+            except BaseException:
+                resumed.let_go()  # not killed: its state may be nowhere else any more
+                raise
         return resumed
 
     async def snapshot(

@@ -796,7 +796,11 @@ class Sandbox(Opening):
         resumed = cls(name, **options)
         resumed.start()
         if known and PAUSED in known[0].metadata:
-            snapshots.remove(name, client=client)
+            try:
+                snapshots.remove(name, client=client)
+            except BaseException:
+                resumed.let_go()  # not killed: its state may be nowhere else any more
+                raise
         return resumed
 
     def snapshot(
