@@ -123,7 +123,7 @@ class Server:
 
 def end_tenants(data: Path) -> None:
     """End the daemons below a server's directory."""
-    for tenant in (data / "tenants").glob("*/run"):
+    for tenant in [*(data / "tenants").glob("*/run"), *data.glob("public/run")]:
         with suppress(DaemonLost), Client(str(tenant), start=False) as client:
             wait_gone(client.shutdown().pid)
 

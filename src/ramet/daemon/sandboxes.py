@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ForkLaneRequest,
         ForkReport,
         ForkRequest,
+        ImportRequest,
         ListRequest,
         RollbackRequest,
         SandboxRequest,
@@ -64,6 +65,7 @@ class SandboxOperations:
             "lineage": self._lineage,
             "snapshot.list": self._list_snapshots,
             "snapshot.compact": self._compact_snapshot,
+            "snapshot.import": self._import_snapshot,
             "snapshot.remove": self._remove_snapshot,
         }
 
@@ -152,6 +154,9 @@ class SandboxOperations:
 
     async def _compact_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
         return await self._sandboxes.snapshots.compact(request.name)
+
+    async def _import_snapshot(self, request: ImportRequest, _client: Connection) -> Snapshot:
+        return await self._sandboxes.import_snapshot(request)
 
     async def _remove_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
         return await self._sandboxes.remove_snapshot(request.name)

@@ -199,6 +199,19 @@ class Archive:
         """As Store.flatten."""
         return await asyncio.to_thread(lambda: self._opened().flatten(name))
 
+    async def bring(self, name: str, store: str, named: str | None) -> SnapshotInfo:
+        """The snapshot `name` of another store, as Store.copy or Store.link have it."""
+
+        def work() -> SnapshotInfo:
+            with Store(store) as other:
+                return (
+                    self._opened().link(name, other)
+                    if named is None
+                    else self._opened().copy(name, other, named)
+                )
+
+        return await asyncio.to_thread(work)
+
     def close(self) -> None:
         """Close the store."""
         store, self._store = self._store, None

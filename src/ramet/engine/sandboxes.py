@@ -24,7 +24,7 @@ from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.events import Events
 from ramet.engine.keeping import Keeper
 from ramet.engine.lineage import Ancestry
-from ramet.engine.snapshots import Image, Snapshots
+from ramet.engine.snapshots import Image, Snapshots, told
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import (
     DaemonLost,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Child,
         CreateRequest,
         ForkLaneRequest,
+        ImportRequest,
         KernelRef,
         ListRequest,
         OnUnsupported,
@@ -463,6 +464,13 @@ class Sandboxes:
         self.events.note("removed", snapshot=name)
         self.lineage.removed(name)
         return removed
+
+    async def import_snapshot(self, request: ImportRequest) -> Snapshot:
+        """Have a snapshot of another store in this one. Raises as `Snapshots.bring`."""
+        info = await self.snapshots.bring(request.name, request.store, request.named)
+        self.events.note("snapshot", snapshot=info.name)
+        self.lineage.kept(info)
+        return told(info)
 
     async def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """Keep the state of a sandbox under a name. Raises as `fork` does."""

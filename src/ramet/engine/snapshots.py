@@ -283,6 +283,14 @@ class Snapshots:
         async with self._alone(name):
             return told(await self._archive.compact(name))
 
+    async def bring(self, name: str, store: str, named: str | None) -> SnapshotInfo:
+        """Have one of another store: a copy that is `named` so, or the very file.
+
+        Raises InvalidRequest, SnapshotError.
+        """
+        async with self.reserved(named or name):
+            return await self._archive.bring(name, store, named)
+
     async def all_told(self) -> tuple[Snapshot, ...]:
         """All of them, by name. Raises SnapshotError."""
         before = dict(self._writing)

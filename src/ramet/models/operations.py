@@ -466,6 +466,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("lineage", Empty, l.LineageTree),
         Operation("snapshot.list", Empty, s.SnapshotList),
         Operation("snapshot.compact", s.SnapshotName, s.Snapshot),
+        Operation("snapshot.import", s.ImportRequest, s.Snapshot, idempotent=False),
         Operation("snapshot.remove", s.SnapshotName, s.Snapshot, idempotent=False),
     )
     return MappingProxyType({row.name: row for row in rows})

@@ -584,6 +584,36 @@ class SnapshotName:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """Have the snapshot `name` of the store `store`, a directory of this user's.
+
+    Without `named` it is the very file, which takes no room and has to build upon nothing; else a copy under
+    that name, which builds upon nothing.
+    """
+
+    name: str
+    store: str
+    named: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest naming the field at fault."""
+        only(data, ("name", "store", "named"))
+        store, named = check_text(data.get("store", ""), "store"), data.get("named")
+        if not store.startswith("/"):
+            raise InvalidRequest.of("store", f"{store[:80]!r} is not an absolute path", code="not_absolute")
+        return cls(
+            check_name(check_text(data.get("name", ""), "snapshot"), "snapshot"),
+            store,
+            None if named is None else check_name(check_text(named, "named"), "named"),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RollbackRequest:
     """Have `sandbox` be again as it is in `snapshot`."""
 

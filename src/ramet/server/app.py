@@ -22,6 +22,7 @@ from ramet.server.routes import (
     processes,
     sandboxes,
     snapshots,
+    templates,
     terminals,
     workspaces,
 )
@@ -30,8 +31,8 @@ from ramet.server.tenants import Tenants
 from ramet.server.tokens import DEFAULT_TENANT, Tokens
 
 ROUTERS = (
-    meta.router, sandboxes.router, snapshots.router, workspaces.router, processes.router, terminals.router,
-    files.router, ports.router, guests.router, history.router,
+    meta.router, sandboxes.router, snapshots.router, templates.router, workspaces.router, processes.router,
+    terminals.router, files.router, ports.router, guests.router, history.router,
 )  # fmt: skip
 
 

@@ -255,6 +255,7 @@ class SnapshotInfo(BaseModel):
     warning: str | None = None
     status: Literal["writing", "ready", "failed"] = "ready"
     bootable: bool = True
+    public: bool | None = None
 
 
 class SnapshotDetail(BaseModel):

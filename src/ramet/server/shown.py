@@ -9,6 +9,7 @@ from typing import Any
 from ramet.models.sandboxes import BUILT_IN, SandboxInfo, Snapshot
 from ramet.models.templates import Template
 from ramet.server.encoding import encoded
+from ramet.server.public import tag_of
 from ramet.server.tenants import NETNS, TAG, Tenant, shown_metadata
 
 MIB = 1 << 20
@@ -31,7 +32,7 @@ def sandbox(tenant: Tenant, info: SandboxInfo) -> dict[str, Any]:
     end = info.end
     return {
         "id": info.id,
-        "snapshot_tag": info.metadata.get(TAG) or info.snapshot or "",
+        "snapshot_tag": info.metadata.get(TAG) or tag_of(info.snapshot or ""),
         "netns": info.metadata.get(NETNS),
         "guest_addr": tenant.guest_address(info.id),
         "created_at_unix": int(info.created),
@@ -76,8 +77,8 @@ def page(tenant: Tenant, told: Iterable[Mapping[str, Any]]) -> bytes:
     return b"[" + b",".join([row for _, row in tenant.rows.values()]) + b"]"
 
 
-def snapshot(one: Snapshot) -> dict[str, Any]:
-    """One snapshot. What is absent is left out, as forkd does."""
+def snapshot(one: Snapshot, *, public: bool = False) -> dict[str, Any]:
+    """One snapshot. What is absent is left out, as forkd does. `public`: every tenant may fork it."""
     tag = tag_of_snapshot(one)
     told = {
         "tag": tag,
@@ -89,7 +90,7 @@ def snapshot(one: Snapshot) -> dict[str, Any]:
         "warning": one.damage,
         "status": one.status,
         "bootable": one.status == "ready" and one.damage is None,
-        "parent_tag": one.parent,
+        "parent_tag": one.parent and tag_of(one.parent),
         "memory_bytes": one.memory_bytes,
         "file_bytes": one.file_bytes,
         "disk_bytes": one.disk_bytes,
@@ -99,6 +100,7 @@ def snapshot(one: Snapshot) -> dict[str, Any]:
         "kernel": one.kernel and one.kernel.name,
         "template": Template.from_snapshot(one) is not None,
         "dropped": list(one.dropped) or None,
+        "public": public or None,
     }
     return {name: value for name, value in told.items() if value is not None}
 

@@ -22,6 +22,7 @@ from ramet.client._async.files import AsyncFiles
 from ramet.client._async.sandbox import AsyncSandbox
 from ramet.errors import DaemonLost, InvalidRequest, RametError, SandboxEnded, SnapshotError
 from ramet.models.commands import SandboxLaneRequest
+from ramet.models.names import check_name
 from ramet.models.sandboxes import (
     ListRequest,
     SandboxInfo,
@@ -35,6 +36,7 @@ from ramet.models.sandboxes import (
 from ramet.server import notes
 from ramet.server.faults import Refused
 from ramet.server.guests import Guest
+from ramet.server.public import RESERVED, Public, is_in, shown_as
 from ramet.server.settings import Settings
 from ramet.server.tokens import DEFAULT_TENANT, Identity
 from ramet.server.workspaces import Workspaces
@@ -99,9 +101,12 @@ class Box:
 class Tenant:
     """One tenant's sandboxes."""
 
-    def __init__(self, name: str, settings: Settings, *, own: bool, draining: Callable[[], bool]) -> None:
-        """`own`: the sandboxes are those of the user who runs the server, in the user's own daemon."""
+    def __init__(
+        self, name: str, settings: Settings, public: Public | None, draining: Callable[[], bool]
+    ) -> None:
+        """Without `public` the sandboxes are those of the user who runs the server, in the user's daemon."""
         self.name = name
+        self.public = public
         self.draining = draining
         self.settings = settings
         self.branches: OrderedDict[str, int] = OrderedDict()
@@ -121,13 +126,14 @@ class Tenant:
         self.answers: OrderedDict[str, tuple[str, asyncio.Future[Any]]] = OrderedDict()
         self._boxes: OrderedDict[str, Box] = OrderedDict()
         place = os.path.join(settings.data, "tenants", name)
-        if own:
+        self.store = os.path.join(place, "data")
+        if public is None:
             self.client = AsyncClient()
         else:
             for path in (settings.data, os.path.dirname(place), place):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, 0o700)
-            self.client = AsyncClient(os.path.join(place, "run"), data_dir=os.path.join(place, "data"))
+            self.client = AsyncClient(os.path.join(place, "run"), data_dir=self.store)
         os.makedirs(place, 0o700, exist_ok=True)
         self._removed_path = os.path.join(place, "removed.json")
         self._removed = set(notes.read(self._removed_path, []))
@@ -156,16 +162,45 @@ class Tenant:
 
     async def snapshots(self) -> tuple[Snapshot, ...]:
         """All, also those of templates; not those that are kept for what builds upon them alone."""
-        return tuple([one for one in await self._kept() if one.name not in self._removed])
+        return tuple(
+            [
+                one
+                for one in await self._kept()
+                if one.name not in self._removed and not one.name.startswith(RESERVED)
+            ]
+        )
+
+    async def seen(self) -> tuple[Snapshot, ...]:
+        """As `snapshots`, and the public templates; a name of one's own counts more."""
+        own = await self.snapshots()
+        if self.public is None:
+            return own
+        names = {one.name for one in own}
+        public = await self.public.all()
+        return (*own, *[shown_as(one, name) for name, one in public.items() if name not in names])
+
+    async def is_public(self, tag: str) -> bool:
+        """Whether it is a public template, and none of the tenant's own."""
+        return self.public is not None and tag in await self.public.all() and not is_in(self.store, tag)
+
+    async def source(self, tag: str) -> str:
+        """What to fork for `tag`: a public template is linked first. Raises InvalidRequest."""
+        if tag in self._removed or tag.startswith(RESERVED):
+            raise InvalidRequest.of("snapshot", f"there is no snapshot {tag!r}", code="unknown_snapshot")
+        if self.public is None or not await self.is_public(tag):
+            return tag
+        return await self.public.link(self.client, self.store, (await self.public.all())[tag])
+
+    async def check_free(self, tag: str, field: str = "tag") -> str:
+        """`tag` as a name for a new snapshot. Raises InvalidRequest."""
+        if tag.startswith(RESERVED):
+            raise InvalidRequest.of(field, f"begins with {RESERVED!r}, which is the server's")
+        if await self.is_public(check_name(tag, field)):
+            raise InvalidRequest.of(field, f"there is a public template {tag!r}", code="name_taken")
+        return tag
 
     async def _kept(self) -> tuple[Snapshot, ...]:
         return SnapshotList.from_wire(await self.client.ask("snapshot.list")).snapshots
-
-    def check_there(self, tag: str) -> str:
-        """`tag`, unless it was removed and is kept for what builds upon it. Raises InvalidRequest."""
-        if tag in self._removed:
-            raise InvalidRequest.of("snapshot", f"there is no snapshot {tag!r}", code="unknown_snapshot")
-        return tag
 
     async def remove_snapshot(self, tag: str, *, force: bool = False) -> None:
         """Take one away; with `force` nobody sees it any more while others build upon it."""
@@ -180,15 +215,19 @@ class Tenant:
 
     async def reap_removed(self) -> None:
         """What was kept for others alone goes with the last of those."""
-        while self._removed:
-            needed = {one.parent for one in await self._kept()}
-            free = self._removed - needed
+        public = {} if self.public is None else await self.public.all()
+        current = {one.name for one in public.values()}
+        while True:
+            kept = await self._kept()
+            linked = {one.name for one in kept if one.name.startswith(RESERVED)} - current
+            free = (self._removed | linked) - {one.parent for one in kept}
             if not free:
                 return
             for tag in free:
                 with contextlib.suppress(InvalidRequest):
                     await self.client.ask("snapshot.remove", SnapshotName.from_wire({"name": tag}).to_wire())
-            self._note_removed(self._removed - free)
+            if self._removed & free:
+                self._note_removed(self._removed - free)
 
     def _note_removed(self, tags: set[str]) -> None:
         notes.write(self._removed_path, sorted(tags))
@@ -461,6 +500,7 @@ class Tenants:
         self._settings = settings
         self.names = names
         self._known: dict[str, Tenant] = {}
+        self.public = None if settings.token_file is None else Public(settings.data)
         self.draining = False
 
     def of(self, identity: Identity) -> Tenant:
@@ -471,8 +511,8 @@ class Tenants:
         """The tenant of this name."""
         found = self._known.get(name)
         if found is None:
-            own = self._settings.token_file is None
-            found = self._known[name] = Tenant(name, self._settings, own=own, draining=lambda: self.draining)
+            found = Tenant(name, self._settings, self.public, lambda: self.draining)
+            self._known[name] = found
         return found
 
     def all(self) -> tuple[Tenant, ...]:
@@ -496,6 +536,8 @@ class Tenants:
         """Let go of everything."""
         for tenant in self._known.values():
             await tenant.aclose()
+        if self.public is not None:
+            await self.public.aclose()
 
 
 # --- what the server notes of a sandbox -------------------------------------------------------------------

@@ -132,8 +132,8 @@ def _inherited(uppers: Sequence[int], draft: Draft) -> dict[int, str]:
 # --- without a parent -------------------------------------------------------------------------------------
 
 
-def write_flat(fd: int, image: Image) -> Header:
-    """Write `image` into the empty file `fd` as one that builds upon nothing.
+def write_flat(fd: int, image: Image, name: str | None = None) -> Header:
+    """Write `image` into the empty file `fd` as one that builds upon nothing, with another `name` if given.
 
     Raises OSError, SnapshotDamaged.
     """
@@ -147,10 +147,15 @@ def write_flat(fd: int, image: Image) -> Header:
     writer.add("base", image.base().recipe)
     layers = []
     for number, layer in enumerate(image.header.layers):
-        holder, name = image.layer(number)
-        _copy_layer(writer.section(f"layer-{number}"), holder, name)
+        _copy_layer(writer.section(f"layer-{number}"), *image.layer(number))
         layers.append(dataclasses.replace(layer, inherited=None))
-    header = dataclasses.replace(image.header, inherits_base=False, layers=tuple(layers), parent=None)
+    header = dataclasses.replace(
+        image.header,
+        name=name or image.header.name,
+        inherits_base=False,
+        layers=tuple(layers),
+        parent=None,
+    )
     return _finish(writer, header, description.hash, files.hash, index.hashes(pages.table, PageHashes()))
 
 

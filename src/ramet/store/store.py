@@ -198,9 +198,12 @@ class Store:
                 self._refuse_taken(name)
                 if image is not None:
                     self._refuse_replaced(image)
-                os.rename(work.name, name, src_dir_fd=self._scratch, dst_dir_fd=self._snapshots)
-                os.fsync(self._snapshots)
+                self._put(work, name)
         return self.info(name)
+
+    def _put(self, work: Work, name: str) -> None:
+        os.rename(work.name, name, src_dir_fd=self._scratch, dst_dir_fd=self._snapshots)
+        os.fsync(self._snapshots)
 
     def _write(self, directory: int, write: Callable[[int], object]) -> None:
         """Write a synced image file in `directory`."""
@@ -358,6 +361,45 @@ class Store:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    # --- of another store ---------------------------------------------------------------------------------
+
+    def copy(self, name: str, source: Store, named: str) -> SnapshotInfo:
+        """Have what is `name` in another store under the name `named`; the copy builds upon nothing.
+
+        Raises InvalidRequest, SnapshotDamaged, SnapshotUnusable, SnapshotError.
+        """
+        self._refuse_taken(check_name(named))
+        with source._opened(name) as image, self._telling("saved", named), self._working() as work:
+            self._write(work.fd, lambda fd: write_flat(fd, image, named))
+            with self._locked():
+                self._refuse_taken(named)
+                self._put(work, named)
+        return self.info(named)
+
+    def link(self, name: str, source: Store) -> SnapshotInfo:
+        """Have the file of another store: no byte is copied, and it stays when it is removed there.
+
+        No image is ever written again where it is, so whoever has it as a parent can rely on it. Raises
+        InvalidRequest, SnapshotError for one that builds upon others, or lies on another file system.
+        """
+        with source._opened(name) as image:
+            if image.parent is not None:
+                text = f"{name!r} builds upon {image.parent.header.name!r}, which would be missing"
+                raise SnapshotError("snapshot_not_saved", text, snapshot=name, hint="copy it")
+        with self._telling("saved", name), self._working() as work:
+            try:
+                os.link(
+                    f"{name}/{IMAGE}", f"{work.name}/{IMAGE}", src_dir_fd=source._snapshots,
+                    dst_dir_fd=self._scratch, follow_symlinks=False,
+                )  # fmt: skip
+            except FileNotFoundError:
+                raise source._unknown(name) from None
+            os.fsync(work.fd)
+            with self._locked():
+                self._refuse_taken(name)
+                self._put(work, name)
+        return self.info(name)
 
     # --- work in progress ---------------------------------------------------------------------------------
 

@@ -165,6 +165,7 @@ def sandbox_results():
         "lineage": LineageTree((LineageNode("abc", "sandbox", "web", None, 1.5),), "made anew"),
         "snapshot.list": SnapshotList((point,)),
         "snapshot.compact": point,
+        "snapshot.import": point,
         "snapshot.remove": point,
     }
 
@@ -188,7 +189,7 @@ def test_every_result_of_the_table_arrives_as_it_left():
 def test_only_operations_that_start_nothing_may_be_sent_again():
     once = {name for name, operation in OPERATIONS.items() if not operation.idempotent}
     made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "rollback", "snapshot")}
-    assert once == {"run", *made, "snapshot.remove", "events"}
+    assert once == {"run", *made, "snapshot.import", "snapshot.remove", "events"}
 
 
 def test_a_run_needs_nothing_of_what_is_told_of_sandboxes():

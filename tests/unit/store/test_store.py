@@ -338,3 +338,38 @@ def test_a_snapshot_without_its_file_is_listed_as_damaged_and_can_be_removed(sto
     assert "missing" in found.damage
     assert store.remove("lost").name == "lost"
     assert store.names() == ()
+
+
+# --- several stores ---------------------------------------------------------------------------------------
+
+
+def test_a_linked_snapshot_is_the_same_file_and_stays_when_the_first_goes(store, tmp_path):
+    with Store(str(tmp_path / "other")) as other:
+        parent = save(other, "parent", pages(1, 2, 3), metadata={"command": ["sh"]})
+        save(other, "child", pages(1, 7, 3), parent=parent)
+        flat = other.copy("child", other, "flat")
+        assert (flat.parent, flat.content) == (None, other.info("child").content)
+        assert store.link("flat", other) == flat
+        files = [os.stat(f"{one.root}/snapshots/flat/image") for one in (store, other)]
+        assert files[0].st_ino == files[1].st_ino
+        other.remove("flat")
+    assert loaded_pages(store, "flat") == pages(1, 7, 3)
+    built = save(store, "upon", pages(1, 7, 9), parent=flat)
+    assert (built.page_bytes, built.parent) == (PAGE, flat.ref)
+
+
+def test_only_what_builds_upon_nothing_is_linked_and_under_a_name_that_is_free(store, tmp_path):
+    with Store(str(tmp_path / "other")) as other:
+        parent = save(other, "parent", pages(1, 2, 3))
+        save(other, "child", pages(1, 7, 3), parent=parent)
+        with pytest.raises(SnapshotError, match="builds upon 'parent'"):
+            store.link("child", other)
+        save(store, "parent", pages(5))
+        for take in (lambda: store.link("parent", other), lambda: store.copy("child", other, "parent")):
+            with pytest.raises(InvalidRequest) as caught:
+                take()
+            assert caught.value.code == "name_taken"
+        with pytest.raises(InvalidRequest) as caught:
+            store.link("absent", other)
+        assert caught.value.code == "unknown_snapshot"
+    assert loaded_pages(store, "parent") == pages(5)

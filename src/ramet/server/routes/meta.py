@@ -94,6 +94,8 @@ async def drain(
         await asyncio.sleep(min(1.0, max(until - loop.time(), 0.0)))
     for tenant in await tenants.standing():
         await tenant.shut_down()
+    if tenants.public is not None:
+        await tenants.public.shut_down()
     return Json({"ended": left})
 
 

@@ -12,9 +12,11 @@ from ramet.client._async import sandbox as sandboxes
 from ramet.client._async.sandbox import AsyncSandbox
 from ramet.errors import ForkError, InvalidRequest, RametError
 from ramet.models.executions import Execution
+from ramet.models.names import check_name
 from ramet.models.sandboxes import SandboxInfo
 from ramet.server import schemas, shown
 from ramet.server.faults import Refused, body_of
+from ramet.server.public import tag_of
 from ramet.server.routes.asked import (
     check_heeded,
     check_spawn,
@@ -121,10 +123,11 @@ async def _spawn(
     ttl = how.ttl if body.ttl is None else body.ttl
     if body.snapshot_tag is None:
         return [await _fresh(body, children[0], tenant, who, how, _own(key, "", None), ttl)]
-    tag = tenant.check_there(body.snapshot_tag)
+    tag = check_name(body.snapshot_tag, "snapshot_tag")
+    source = await tenant.source(tag)
     try:
         made = await sandboxes.fork(
-            snapshot=tag,
+            snapshot=source,
             n=len(children),
             env=[one.env for one in children],
             seed=[one.seed for one in children],
@@ -234,7 +237,7 @@ async def _fork(
     key: str | None,
 ) -> dict[str, Any]:
     parent = await tenant.find(sandbox_id)
-    tag = parent.metadata.get(TAG) or parent.snapshot or ""
+    tag = parent.metadata.get(TAG) or tag_of(parent.snapshot or "")
     inherited = noted_env(parent)
     errors: dict[int, RametError] = {}
     made: Sequence[AsyncSandbox]

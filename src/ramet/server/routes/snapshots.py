@@ -20,10 +20,9 @@ from ramet.models.names import check_name
 from ramet.models.sandboxes import BUILT_IN, Snapshot
 from ramet.models.sandboxes import SnapshotRequest as Taking
 from ramet.models.templates import KEY as TEMPLATE
-from ramet.models.templates import Template
 from ramet.server import schemas, shown
-from ramet.server.faults import Refused
-from ramet.server.routes.asked import check_heeded, checked_root
+from ramet.server.public import read_only, tag_of
+from ramet.server.routes.asked import checked_root
 from ramet.server.routes.common import ERRORS, Admin, Asker, How, Json, Key, Who, text_of
 from ramet.server.routes.sandboxes import FOREVER, check_room
 from ramet.server.settings import Settings
@@ -40,8 +39,11 @@ WRITING: dict[int | str, dict[str, Any]] = {
 @router.get("/snapshots", response_model=list[schemas.SnapshotInfo], response_model_exclude_none=True)
 async def list_snapshots(tenant: Asker) -> Response:
     """All of them, and the templates."""
-    found = await tenant.snapshots()
-    rows = {shown.tag_of_snapshot(one): shown.snapshot(one) for one in found}
+    own = {one.name for one in await tenant.snapshots()}
+    rows = {
+        shown.tag_of_snapshot(one): shown.snapshot(one, public=one.name not in own)
+        for one in await tenant.seen()
+    }
     for tag in BUILT_IN:
         rows.setdefault(tag, shown.unbuilt(tag))
     return Json([rows[tag] for tag in sorted(rows)])
@@ -60,6 +62,7 @@ async def create_snapshot(body: schemas.SnapshotRequest, tenant: Asker, who: Adm
     if not 0 <= body.boot_wait_secs <= BOOT_WAIT_MAX_S:
         text = f"{body.boot_wait_secs} is not from 0 to {BOOT_WAIT_MAX_S}"
         raise InvalidRequest.of("boot_wait_secs", text, code="out_of_range")
+    await tenant.check_free(name)
     root = _checked_machine(body, who, how)
     if any(one.name == name for one in await tenant.snapshots()) or name in BUILT_IN:
         raise InvalidRequest.of("tag", f"there is a snapshot {name!r} already")
@@ -103,6 +106,8 @@ async def delete_snapshot(
         tenant.client.templates.pop(tag, None)
         return Response(status_code=204)
     if all(one.name != tag for one in found):
+        if await tenant.is_public(tag):
+            raise read_only(tag)
         raise InvalidRequest.of("tag", f"there is no snapshot {tag!r}", code="unknown_snapshot")
     upon = dependents(tag, found)
     if upon and not (cascade or force):
@@ -124,12 +129,12 @@ def dependents(tag: str, found: Sequence[Snapshot]) -> list[str]:
 @router.get("/snapshots/{tag}/info", response_model=schemas.SnapshotDetail, response_model_exclude_none=True)
 async def snapshot_info(tag: str, tenant: Asker) -> Response:
     """What it takes, and what it builds upon."""
-    found = {one.name: one for one in await tenant.snapshots()}
+    found = {one.name: one for one in await tenant.seen()}
     chosen = _chosen(tag, found)
     ancestors: list[str] = []
     at = chosen.parent
-    while at is not None and at not in ancestors:
-        ancestors.insert(0, at)
+    while at is not None and tag_of(at) not in ancestors:
+        ancestors.insert(0, tag_of(at))
         at = found[at].parent if at in found else None
     told: dict[str, Any] = {
         "tag": tag,
@@ -143,7 +148,7 @@ async def snapshot_info(tag: str, tenant: Asker) -> Response:
         "dependents": dependents(chosen.name, list(found.values())),
     }
     if chosen.parent is not None:
-        told["parent_tag"] = chosen.parent
+        told["parent_tag"] = tag_of(chosen.parent)
     return Json(told)
 
 
@@ -168,9 +173,11 @@ async def compact(
     With `to` it stays as it is, and what a fork of it is right after its start is kept under that tag, which
     builds upon nothing.
     """
-    chosen = _chosen(tag, {one.name: one for one in await tenant.snapshots()})
+    chosen = _chosen(tag, {one.name: one for one in await tenant.seen()})
     to = None if body is None else body.to
     if to is None:
+        if await tenant.is_public(chosen.name):
+            raise read_only(tag)
         done = await all_snapshots.compact(chosen, client=tenant.client)
         await tenant.reap_removed()
         return Json(shown.snapshot(done))
@@ -189,10 +196,11 @@ async def _copy(tenant: Tenant, who: Identity, how: Settings, source: Snapshot, 
     taken = {name for one in await tenant.snapshots() for name in (one.name, shown.tag_of_snapshot(one))}
     if check_name(to, "to") in taken | set(BUILT_IN):
         raise InvalidRequest.of("to", f"there is a snapshot {to!r} already", code="name_taken")
+    await tenant.check_free(to, "to")
     await tenant.check_snapshots(who)
     check_room(tenant)
     async with tenant.making(who, 1):
-        (forked,) = await sandboxes.fork(snapshot=source.name, client=tenant.client)
+        (forked,) = await sandboxes.fork(snapshot=await tenant.source(source.name), client=tenant.client)
         async with forked:
             with tenant.branch_of(how.branches):
                 await forked.snapshot(to)
@@ -218,13 +226,14 @@ async def branch(
     """
     mode = _mode(body)
     info = await tenant.find(sandbox_id)
-    _check_parent(body, mode, info.metadata.get(TAG) or info.snapshot)
+    _check_parent(body, mode, info.metadata.get(TAG) or tag_of(info.snapshot or ""))
     if body.metadata is not None and TEMPLATE in body.metadata:
         raise InvalidRequest.of("metadata", f"{TEMPLATE!r} is for templates")
     tag = body.tag or f"branch-{info.id}-{int(time.time())}-{secrets.token_hex(2)}"
     request = Taking.of(info.id, check_name(tag, "tag"), body.metadata, body.on_unsupported, wait=body.wait)
 
     async def work() -> tuple[int, dict[str, Any]]:
+        await tenant.check_free(tag)
         await tenant.check_snapshots(who)
         with tenant.branch_of(how.branches):
             began = time.monotonic()
@@ -275,58 +284,6 @@ async def rollback(sandbox_id: str, body: schemas.RollbackRequest, tenant: Asker
     What runs in it is ended first; while its kernel runs code the answer is 409.
     """
     box = await tenant.known(sandbox_id)
-    chosen = _chosen(body.snapshot_tag, {one.name: one for one in await tenant.snapshots()})
-    return Json(shown.sandbox(tenant, await tenant.rollback(box.id, chosen.name)))
-
-
-# --- templates --------------------------------------------------------------------------------------------
-
-
-@router.get("/templates")
-async def list_templates(tenant: Asker) -> Response:
-    """Those that are built."""
-    found = await all_templates.all_built(client=tenant.client)
-    return Json([_template(one) for one in found])
-
-
-@router.post("/templates", status_code=201)
-async def build_template(body: schemas.TemplateRequest, tenant: Asker, who: Who) -> Response:
-    """Build one, or find it built of the same inputs; answer when it is there."""
-    check_heeded(body)
-    await tenant.check_snapshots(who)
-    if body.pip and not who.may("admin"):
-        # A requirement may be a path of the host, or an address that only the host reaches.
-        raise Refused(
-            403, "forbidden", "packages are fetched by the host: this needs the scope admin", field="pip"
-        )
-    async with tenant.making(who, 1):
-        built = await all_templates.build(
-            body.name,
-            body.from_,
-            pip=body.pip,
-            files=body.files,
-            env=body.env,
-            warm=body.warm,
-            kernel=body.kernel,
-            warm_children=body.warm_children,
-            client=tenant.client,
-        )
-    return Json(_template(built), 201)
-
-
-@router.get("/templates/{name}")
-async def get_template(name: str, tenant: Asker) -> Response:
-    """One of them."""
-    return Json(_template(await all_templates.get(check_name(name), client=tenant.client)))
-
-
-@router.delete("/templates/{name}", status_code=204)
-async def remove_template(name: str, tenant: Asker) -> Response:
-    """Forget it."""
-    await all_templates.remove(check_name(name), client=tenant.client)
-    tenant.client.templates.pop(name, None)
-    return Response(status_code=204)
-
-
-def _template(one: Template) -> dict[str, Any]:
-    return {**one.to_dict(), "snapshot": shown.snapshot(one.snapshot)}
+    chosen = _chosen(body.snapshot_tag, {one.name: one for one in await tenant.seen()})
+    source = await tenant.source(chosen.name)
+    return Json(shown.sandbox(tenant, await tenant.rollback(box.id, source)))

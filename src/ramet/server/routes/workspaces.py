@@ -87,7 +87,7 @@ async def _start(tenant: Tenant, who: Identity, tag: str, name: str, options: di
     check_room(tenant)
     async with tenant.making(who, 1):
         made = await sandboxes.fork(
-            snapshot=tenant.check_there(check_name(tag, "snapshot_tag")),
+            snapshot=await tenant.source(check_name(tag, "snapshot_tag")),
             env=options["env"],
             limits=options["limits"],
             metadata=noted,
