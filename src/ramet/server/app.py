@@ -23,6 +23,7 @@ from ramet.server.routes import (
     sandboxes,
     snapshots,
     terminals,
+    tunnel,
     workspaces,
 )
 from ramet.server.settings import Settings
@@ -32,6 +33,7 @@ from ramet.server.tokens import DEFAULT_TENANT, Tokens
 ROUTERS = (
     meta.router, sandboxes.router, snapshots.router, workspaces.router, processes.router, terminals.router,
     files.router, ports.router, guests.router, history.router,
+    tunnel.router,
 )  # fmt: skip
 
 

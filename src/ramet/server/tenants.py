@@ -38,6 +38,7 @@ from ramet.server.guests import Guest
 from ramet.server.settings import Settings
 from ramet.server.tokens import DEFAULT_TENANT, Identity
 from ramet.server.workspaces import Workspaces
+from ramet.wire.places import runtime_path
 
 OWN = "ramet."
 """What names of metadata begin with that are the server's."""
@@ -122,7 +123,8 @@ class Tenant:
         self._boxes: OrderedDict[str, Box] = OrderedDict()
         place = os.path.join(settings.data, "tenants", name)
         if own:
-            self.client = AsyncClient()
+            # By its path: RAMET_URL is for clients, and could lead back here.
+            self.client = AsyncClient(runtime_path())
         else:
             for path in (settings.data, os.path.dirname(place), place):
                 with contextlib.suppress(FileExistsError):
@@ -206,6 +208,13 @@ class Tenant:
         else:
             self._boxes.move_to_end(sandbox)
         return found
+
+    def at_hand(self, sandbox: object) -> tuple[Box, ...]:
+        """What is at hand of a sandbox that is told by id or name, without asking for it."""
+        return tuple([
+            box for box in self._boxes.values()
+            if sandbox in {box.id, box.held.name if box.held is not None else None}
+        ])  # fmt: skip
 
     def _drop_oldest(self) -> None:
         boxes = self._boxes.values()
