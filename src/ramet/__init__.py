@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from ramet.client import SupportsFork as SupportsFork
     from ramet.client import Terminal as Terminal
     from ramet.client import Terminals as Terminals
+    from ramet.client import aconnect as aconnect
     from ramet.client import aevents as aevents
     from ramet.client import arollouts as arollouts
     from ramet.client import arun as arun
     from ramet.client import asnapshots as asnapshots
     from ramet.client import atemplates as atemplates
+    from ramet.client import connect as connect
     from ramet.client import events as events
     from ramet.client import rollouts as rollouts
     from ramet.client import run as run
@@ -117,11 +119,13 @@ _HOME = {
             "Terminal",
             "Terminals",
             "SupportsFork",
+            "aconnect",
             "aevents",
             "arollouts",
             "arun",
             "asnapshots",
             "atemplates",
+            "connect",
             "events",
             "rollouts",
             "run",

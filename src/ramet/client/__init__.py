@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ramet.client._async import templates as atemplates
     from ramet.client._async.api import doctor as adoctor
     from ramet.client._async.api import ping as aping
+    from ramet.client._async.connect import connect as aconnect
     from ramet.client._async.api import run as arun
     from ramet.client._async.api import shutdown as ashutdown
     from ramet.client._async.api import status as astatus
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ramet.client._sync import sandboxes, snapshots, templates
     from ramet.client._sync.api import doctor, ping, run, shutdown, status
     from ramet.client._sync.client import Client
+    from ramet.client._sync.connect import connect
     from ramet.client._sync.commands import Command, Commands
     from ramet.client._sync.events import Events, events
     from ramet.client._sync.files import Files
@@ -61,6 +63,7 @@ __all__ = [
     "SupportsFork",
     "Terminal",
     "Terminals",
+    "aconnect",
     "adoctor",
     "aevents",
     "afork",
@@ -71,6 +74,7 @@ __all__ = [
     "asnapshots",
     "astatus",
     "atemplates",
+    "connect",
     "doctor",
     "events",
     "fork",
@@ -102,6 +106,8 @@ _HOME = {
     "Files": ("_sync.files", "Files"),
     "AsyncPorts": ("_async.ports", "AsyncPorts"),
     "Ports": ("_sync.ports", "Ports"),
+    "aconnect": ("_async.connect", "connect"),
+    "connect": ("_sync.connect", "connect"),
     "aevents": ("_async.events", "events"),
     "events": ("_sync.events", "events"),
     "afork": ("_async.sandbox", "fork"),

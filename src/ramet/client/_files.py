@@ -6,6 +6,7 @@ import base64
 import contextlib
 import difflib
 import errno
+import io
 import os
 import socket
 import stat
@@ -313,3 +314,31 @@ def unless_gone() -> Iterator[None]:
     except FileError as error:
         if error.code not in {"not_found", "not_a_directory", "loop"}:
             raise
+
+
+# --- files that are open ----------------------------------------------------------------------------------
+
+
+def file_of(descriptor: int, mode: str, *, append: bool = False) -> io.RawIOBase:
+    """The file that was opened: itself, or a socket to whoever has it. Takes the descriptor."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            os.set_blocking(descriptor, True)
+            return io.FileIO(descriptor, mode)
+        from ramet.tunnel.content import RemoteFile
+
+        return RemoteFile(socket.socket(fileno=descriptor), mode, append=append)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def status_of(file: io.RawIOBase) -> tuple[int, float]:
+    """The size of an open file, and when it was changed. Blocks."""
+    if isinstance(file, io.FileIO):
+        found = os.fstat(file.fileno())
+        return found.st_size, found.st_mtime
+    from ramet.tunnel.content import RemoteFile
+
+    assert isinstance(file, RemoteFile)  # noqa: S101  there are two kinds
+    return file.status()

@@ -6,7 +6,7 @@ import contextlib
 import select
 import socket
 import threading
-from typing import Self
+from typing import Any, Self
 
 from ramet.errors import InvalidRequest, RametError
 from ramet.models.limits import shown
@@ -24,8 +24,8 @@ def check_port(value: object, field: str = "port", *, free: bool = False) -> int
 class Forward:
     """A listening port of this machine that leads to one of a sandbox."""
 
-    def __init__(self, sandbox: str, port: int, address: tuple[str, int], runtime_dir: str | None) -> None:
-        """Raises InvalidRequest naming ``local`` when the address cannot be had."""
+    def __init__(self, sandbox: str, port: int, address: tuple[str, int], place: dict[str, Any]) -> None:
+        """`place` is what makes a client. Raises InvalidRequest naming ``local`` when the address cannot be had."""
         self.port = port
         """The port in the sandbox."""
         try:
@@ -35,7 +35,7 @@ class Forward:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         """Where it listens: host and port."""
         self._sandbox = sandbox
-        self._runtime_dir = runtime_dir
+        self._place = place
         self._wake, self._waker = socket.socketpair()
         self._open: set[socket.socket] = set()
         self._thread = threading.Thread(target=self._serve, name=f"ramet-forward-{port}", daemon=True)
@@ -62,7 +62,7 @@ class Forward:
         from ramet.client._sync.commands import Commands
         from ramet.client._sync.ports import Ports
 
-        with Client(self._runtime_dir) as client, self._listener, self._wake:
+        with Client(**self._place) as client, self._listener, self._wake:
             ports = Ports(Commands(self._sandbox, client=client))
             passing: list[threading.Thread] = []
             while not select.select([self._wake], [], [], 0)[0]:

@@ -24,6 +24,7 @@ from ramet.server.routes import (
     snapshots,
     templates,
     terminals,
+    tunnel,
     workspaces,
 )
 from ramet.server.settings import Settings
@@ -32,7 +33,7 @@ from ramet.server.tokens import DEFAULT_TENANT, Tokens
 
 ROUTERS = (
     meta.router, sandboxes.router, snapshots.router, templates.router, workspaces.router, processes.router,
-    terminals.router, files.router, ports.router, guests.router, history.router,
+    terminals.router, files.router, ports.router, guests.router, history.router, tunnel.router,
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
+TUNNEL = "/v1/tunnel"
 LARGE_BODIES = "/files/content"
 BESIDE_STREAMS = 500
 """Requests of a tenant that may be under way beside its streams."""
@@ -140,7 +141,7 @@ class Guard:
         try:
             identity = self._identify(scope)
             if identity is not None:
-                self._bound_rate(identity)
+                self.bound_rate(identity)
                 state["identity"] = identity
                 state["tenant"] = self.tenants.of(identity)
             bounded = _Body(scope, receive, self._settings)
@@ -169,12 +170,15 @@ class Guard:
         identity = self._tokens.identify(presented)
         if identity is None:
             raise Refused(401, "unauthenticated", "invalid bearer token")
-        needed = "read" if scope.get("method") in {"GET", "HEAD", "OPTIONS"} else "run"
+        # What goes through a tunnel is looked at operation by operation.
+        reads = scope.get("method") in {"GET", "HEAD", "OPTIONS"} or scope["path"] == TUNNEL
+        needed = "read" if reads else "run"
         if not identity.may(needed):
             raise Refused(403, "forbidden", f"this token has not the scope {needed}")
         return identity
 
-    def _bound_rate(self, identity: Identity) -> None:
+    def bound_rate(self, identity: Identity) -> None:
+        """Raises Refused for a tenant that asks too often."""
         wait = self._buckets.setdefault(identity.tenant, Bucket()).take(identity.quota.requests_per_second)
         if wait:
             raise Refused(429, "rate", "the tenant asks too often", retry_after=wait)
@@ -196,18 +200,29 @@ class Guard:
 
     def _note(self, scope: Scope, answered: _Answered, identity: Identity | None, seconds: float) -> None:
         method = scope.get("method", "WEBSOCKET")
-        self.counts.count(method, answered.status, seconds)
+        self._write(scope, identity, method, scope["path"], answered.status, seconds)
+
+    def note_operation(
+        self, scope: Scope, identity: Identity, operation: str, status: int, seconds: float
+    ) -> None:
+        """What was asked through a tunnel."""
+        self._write(scope, identity, "TUNNEL", operation, status, seconds)
+
+    def _write(
+        self, scope: Scope, identity: Identity | None, method: str, path: str, status: int, seconds: float
+    ) -> None:
+        self.counts.count(method, status, seconds)
         peer = scope.get("client")
         agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
         self._audit(
             ts=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            request_id=answered.number,
+            request_id=scope["state"]["request_id"],
             tenant=identity and identity.tenant,
             token=identity and identity.token,
             remote=peer and peer[0],
             method=method,
-            path=scope["path"],
-            status=answered.status,
+            path=path,
+            status=status,
             latency_us=round(seconds * 1e6),
             ua=agent.decode("latin-1")[:200],
         )

@@ -40,6 +40,7 @@ from ramet.server.public import RESERVED, Public, is_in, shown_as
 from ramet.server.settings import Settings
 from ramet.server.tokens import DEFAULT_TENANT, Identity
 from ramet.server.workspaces import Workspaces
+from ramet.wire.places import runtime_path
 
 OWN = "ramet."
 """What names of metadata begin with that are the server's."""
@@ -119,16 +120,17 @@ class Tenant:
         self.turns: dict[str, asyncio.Lock] = {}
         """Of workspaces, by name."""
         self.made = 0
+        """How many sandboxes are being made."""
         self._most = UNKNOWN
         self._grown = 0
         """At most so many live: each that is made counts, and ends are looked at when it is too many."""
-        """How many sandboxes are being made."""
         self.answers: OrderedDict[str, tuple[str, asyncio.Future[Any]]] = OrderedDict()
         self._boxes: OrderedDict[str, Box] = OrderedDict()
         place = os.path.join(settings.data, "tenants", name)
         self.store = os.path.join(place, "data")
         if public is None:
-            self.client = AsyncClient()
+            # By its path: RAMET_URL is for clients, and could lead back here.
+            self.client = AsyncClient(runtime_path())
         else:
             for path in (settings.data, os.path.dirname(place), place):
                 with contextlib.suppress(FileExistsError):
@@ -245,6 +247,13 @@ class Tenant:
         else:
             self._boxes.move_to_end(sandbox)
         return found
+
+    def at_hand(self, sandbox: object) -> tuple[Box, ...]:
+        """What is at hand of a sandbox that is told by id or name, without asking for it."""
+        return tuple([
+            box for box in self._boxes.values()
+            if sandbox in {box.id, box.held.name if box.held is not None else None}
+        ])  # fmt: skip
 
     def _drop_oldest(self) -> None:
         boxes = self._boxes.values()

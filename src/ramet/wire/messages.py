@@ -36,10 +36,26 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 
 
+def encoded(message: dict[str, Any]) -> bytes:
+    """A message as it travels elsewhere than over a socket of this machine."""
+    return _encode(message).encode("ascii")
+
+
+def decoded(data: bytes) -> dict[str, Any]:
+    """The same again. Raises DaemonError: code ``malformed``: it is no message."""
+    try:
+        message = _decode(data.decode("ascii"))
+    except (ValueError, RecursionError):
+        raise _malformed("it is not JSON") from None
+    if not isinstance(message, dict):
+        raise _malformed("it is not a JSON object")
+    return message
+
+
 def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
     """Send `message`; the descriptors stay the caller's. Raises OSError."""
     # ASCII: what is not UTF-8 in an argument is a lone surrogate here, and travels escaped.
-    data = _encode(message).encode("ascii")
+    data = encoded(message)
     if len(data) <= MESSAGE_BYTES - HEADER.size:
         packet = HEADER.pack(MAGIC, VERSION, 0, len(data)) + data
         if fds:
@@ -97,13 +113,7 @@ def _parse(data: bytes, fds: list[int]) -> dict[str, Any]:
         payload = data[HEADER.size :]
         if len(payload) != length:
             raise _malformed("its length is wrong")
-    try:
-        message = _decode(payload.decode("ascii"))
-    except (ValueError, RecursionError):
-        raise _malformed("it is not JSON") from None
-    if not isinstance(message, dict):
-        raise _malformed("it is not a JSON object")
-    return message
+    return decoded(payload)
 
 
 def _malformed(why: str) -> DaemonError:

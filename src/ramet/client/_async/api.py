@@ -1,17 +1,46 @@
-"""The calls without a client: they share one for the whole process."""
+"""The calls without a client: they share one for the whole process, and for each server one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ramet.client._async.client import AsyncClient
+from ramet.client._chosen import chosen
 from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report
 from ramet.models.results import CommandResult
 
+if TYPE_CHECKING:
+    from ramet.client._remote import Remote
+
 shared = AsyncClient()
+_of_servers: WeakKeyDictionary[Remote, AsyncClient] = WeakKeyDictionary()
+
+
+def current() -> AsyncClient:
+    """The client of calls without one: of the server that was chosen, else of the user's own daemon."""
+    servers = chosen()
+    if not servers:
+        return shared
+    return of_server(servers[0]) if len(servers) == 1 else spread(servers)
+
+
+def of_server(remote: Remote) -> AsyncClient:
+    """The client of a server that this process has chosen."""
+    found = _of_servers.get(remote)
+    if found is None:
+        found = _of_servers[remote] = AsyncClient(remote=remote)
+    return found
+
+
+def spread(servers: Sequence[Remote]) -> AsyncClient:
+    """A client of several."""
+    from ramet.client._async.spread import AsyncSpread
+
+    return AsyncSpread([of_server(one) for one in servers])
 
 
 async def run(
@@ -49,7 +78,7 @@ async def run(
         DaemonError: the daemon could not be started, or ended meanwhile.
         CommandFailed: only with `check`.
     """
-    return await shared.run(
+    return await current().run(
         command,
         timeout=timeout,
         stdin=stdin,
@@ -66,20 +95,20 @@ async def run(
 
 async def doctor() -> Report:
     """What this machine has of what Ramet needs, seen by the daemon, which is started if need be."""
-    return await shared.doctor()
+    return await current().doctor()
 
 
 async def status() -> DaemonStatus:
     """What the user's daemon and its core are doing; starts the daemon if need be."""
-    return await shared.status()
+    return await current().status()
 
 
 async def ping() -> Pong:
     """The daemon's version and pid; starts it if need be."""
-    return await shared.ping()
+    return await current().ping()
 
 
 async def shutdown() -> Pong:
     """End the user's daemon, core and every sandbox. Raises DaemonLost when none is running."""
     async with AsyncClient(start=False) as client:
-        return await client.shutdown()
+        return await (client if not chosen() else current()).shutdown()

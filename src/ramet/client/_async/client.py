@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ramet._descriptors import close_all
-from ramet.client._backends._async import deliver, in_thread, poll, ready
+from ramet.client._backends._async import Task, deliver, in_thread, poll, ready
+from ramet.client._chosen import forgo
 from ramet.client._exchange import Connection, Exchange, Link, Made, Peer, Stale, keep
 from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
-from ramet.errors import DaemonLost, RametError
+from ramet.errors import DaemonLost, InvalidRequest, RametError
 from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report, RunRequest
 from ramet.models.results import CommandResult
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from ramet.client._forks import Forking, KnownFork, Taking
     from ramet.client._held import Held
     from ramet.client._lanes import Lane, Lanes
+    from ramet.client._remote import Remote
     from ramet.models.sandboxes import ForkRequest
     from ramet.native.frames import Attributes
 
+T = TypeVar("T")
 # Core ends a command at its deadline; a daemon that does not say so within this time is beyond help.
 PATIENCE_S = 30.0
 ATTEMPTS = 3
@@ -54,7 +57,8 @@ async def _heard(forking: Forking, timeout: float) -> list[int]:
 def _idempotent(operation: str) -> bool:
     from ramet.models.operations import OPERATIONS
 
-    return OPERATIONS[operation].idempotent
+    row = OPERATIONS.get(operation)
+    return row is not None and row.idempotent
 
 
 class AsyncClient:
@@ -64,7 +68,13 @@ class AsyncClient:
     """
 
     def __init__(
-        self, runtime_dir: str | None = None, *, start: bool = True, data_dir: str | None = None
+        self,
+        runtime_dir: str | None = None,
+        *,
+        start: bool = True,
+        data_dir: str | None = None,
+        remote: Remote | None = None,
+        guest: bool = False,
     ) -> None:
         """Make a client; nothing is connected or started yet.
 
@@ -72,7 +82,12 @@ class AsyncClient:
             runtime_dir: where the daemon is met; by default the user's own place.
             start: start a daemon when there is none; else a request raises DaemonLost.
             data_dir: where a daemon that this client starts keeps snapshots; by default the user's own place.
+            remote: the server to ask instead; `ramet.connect` makes clients of those.
+            guest: leave the connection to `remote` open in the end: it is another client's.
         """
+        self._guest = guest
+        self.remote = remote
+        """The server that is asked; None: a daemon of this machine."""
         self._runtime_dir = runtime_dir
         self._data_dir = data_dir
         self._start = start
@@ -88,6 +103,29 @@ class AsyncClient:
     def runtime_dir(self) -> str | None:
         """Where the daemon is met; None: in the user's own place."""
         return self._runtime_dir
+
+    async def somewhere(self, work: Task[AsyncClient, T]) -> T:
+        """What `work` makes, with the client of a place where there is room."""
+        return await work(self)
+
+    def home_of(self, _sandbox: str) -> AsyncClient:
+        """The client of the place where a sandbox is that was asked about."""
+        return self
+
+    def beside(self) -> dict[str, Any]:
+        """What makes another client of the same place."""
+        return {"runtime_dir": self._runtime_dir, "remote": self.remote, "guest": True}
+
+    def check_place(self, **directories: object) -> None:
+        """Raises InvalidRequest for a directory of the host, where that is another machine."""
+        if self.remote is None:
+            return
+        for field, value in directories.items():
+            if value:
+                raise InvalidRequest.of(
+                    field, "names a directory of the machine that runs the sandbox, which is another one",
+                    code="not_remote", hint="workspace= and files.upload() bring files along",
+                )  # fmt: skip
 
     async def run(
         self,
@@ -107,6 +145,7 @@ class AsyncClient:
         """Run one command in a sandbox of its own; arguments and errors are those of `ramet.run`."""
         streams = (1, 2) if stdin is None else (0, 1, 2)
         check_output(encoding, {"on_stdout": on_stdout, "on_stderr": on_stderr})
+        self.check_place(root=root)
         request = RunRequest.of(
             command,
             timeout=timeout,
@@ -265,7 +304,8 @@ class AsyncClient:
 
         A directory is compared with what core knows of it, which is the daemon's to do.
         """
-        if not self._ran or request.root is not None or request.fault is not None:
+        own = request.root is not None or request.fault is not None
+        if not self._ran or own or self.remote is not None:
             return await self._connection()
         lanes = self._known_lanes()
         known = lanes.known(request)
@@ -297,7 +337,9 @@ class AsyncClient:
         from ramet.client._forks import Forking, goes_past_daemon, key_of, question
 
         lanes, key = self._known_lanes(), key_of(request)
-        if request.snapshot is None or not goes_past_daemon(request) or not lanes.forked_before(key):
+        if self.remote is not None or request.snapshot is None:
+            return None
+        if not goes_past_daemon(request) or not lanes.forked_before(key):
             return None
         known = lanes.known_fork(key)
         lane = lanes.take(known)
@@ -344,6 +386,8 @@ class AsyncClient:
         from ramet.native.channels import Channel
 
         before, source.forked = source.forked, True
+        if self.remote is not None:
+            return None
         if not goes_past_daemon(request) or (source.known is None and not before):
             return None
         known, lane = source.known, self._known_lanes().take(source.known)
@@ -405,6 +449,17 @@ class AsyncClient:
             if connection.is_alive():
                 return connection
             connection.close()
+        if (remote := self.remote) is not None:
+            if remote.ready:
+                return Connection(remote.begin())
+            begun: list[Connection] = []
+            try:
+                await in_thread(lambda: begun.append(Connection(remote.begin())))
+            except BaseException:
+                for connection in begun:
+                    connection.close()
+                raise
+            return begun[0]
         place = self._runtime_dir or runtime_path()
         sock = connect(place)
         if sock is None:
@@ -439,6 +494,9 @@ class AsyncClient:
             link.close()
         if self._lanes is not None:
             self._lanes.close()
+        if (remote := self.remote) is not None and not self._guest:
+            forgo((remote,))
+            await in_thread(remote.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from os import PathLike
 from types import TracebackType
 from typing import IO, Any, Literal, Self, overload
 
-from ramet.client._async.api import shared
+from ramet.client._async.api import current
 from ramet.client._async.client import ATTEMPTS, PATIENCE_S, AsyncClient
 from ramet.client._async.streams import LINE_MAX, deadline_of, remaining
 from ramet.client._backends._async import deliver, poll
@@ -72,7 +72,7 @@ class AsyncCommands:
     ) -> None:
         """Those of the sandbox of this id or name; `held` is it, where this process has it."""
         self._sandbox = check_sandbox(sandbox)
-        self._client = client or shared
+        self._client = client or current()
         self._held = held
         self._encoding = encoding
         self._env = dict(env or {})
@@ -83,10 +83,9 @@ class AsyncCommands:
         """The sandbox, by its id or name."""
         return self._sandbox
 
-    @property
-    def runtime_dir(self) -> str | None:
-        """Where the daemon is met that has it; None: in the user's own place."""
-        return self._client.runtime_dir
+    def beside(self) -> dict[str, Any]:
+        """What makes another client of the place where it is."""
+        return self._client.beside()
 
     # --- what users call ----------------------------------------------------------------------------------
 

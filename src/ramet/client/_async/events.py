@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from ramet.client._async.api import shared
+from ramet.client._async.api import current
 from ramet.client._async.client import PATIENCE_S, AsyncClient
 from ramet.client._async.streams import deadline_of, remaining
 from ramet.client._backends._async import Opening
@@ -54,7 +54,7 @@ class AsyncEvents(Opening):
 
         Raises InvalidRequest when an argument is wrong.
         """
-        self._client = client or shared
+        self._client = client or current()
         self._types = None if types is None else tuple(types)
         self._sandbox = sandbox
         self._follow = follow

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from ramet._descriptors import close_all
-from ramet.client._async.api import shared
+from ramet.client._async.api import current
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
 from ramet.client._async.commands import AsyncCommands
@@ -156,12 +156,13 @@ class AsyncSandbox(Opening):
             IsolationError: the sandbox could not be made; `step` and `errno` say why. Nothing ran.
             DaemonError: the daemon could not be started, or ended meanwhile.
         """
-        self._prepare(client or shared, DEFAULT_LIMITS.output, encoding)
+        self._prepare(client or current(), DEFAULT_LIMITS.output, encoding)
         self._workspace = absolute(workspace)
         if self._workspace is not None:
             check_directory(self._workspace)
         self._request: CreateRequest | ForkRequest
         self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
+        self._client.check_place(root=root, tools=tools)
         if source is None:
             chosen = None if kernel is None else known_kernel(kernel)
             words = command if chosen is None else chosen.argv
@@ -219,18 +220,25 @@ class AsyncSandbox(Opening):
         """Open it, if that has not been done; returns itself."""
         if self._open is not None:
             return self
-        if isinstance(self._request, CreateRequest):
-            self._take(await _create(self._client, self._request))
-            await self._fill_workspace()
-            await self._boot()
-            return self
-        found = await _make_forks(self._client, self._request)
-        if found.errors:
-            raise next(iter(found.errors.values()))
-        self._take(found.held[0])
+        held = await self._client.somewhere(self._make)
+        self._take(held)
         await self._fill_workspace()
-        self._begin_life(self._forked, None)
+        if isinstance(self._request, CreateRequest):
+            await self._boot()
+        else:
+            self._begin_life(self._forked, None)
         return self
+
+    async def _make(self, client: AsyncClient) -> Held:
+        if isinstance(self._request, CreateRequest):
+            held = await _create(client, self._request)
+        else:
+            found = await _make_forks(client, self._request)
+            if found.errors:
+                raise next(iter(found.errors.values()))
+            held = found.held[0]
+        self._client = client
+        return held
 
     async def _fill_workspace(self) -> None:
         """Copy the host's directory in, and let the command begin that waits for it."""
@@ -288,7 +296,7 @@ class AsyncSandbox(Opening):
 
         Raises InvalidRequest when there is none, SandboxEnded when it has ended.
         """
-        asked = client or shared
+        asked = client or current()
         made: list[Made] = []
         request = SandboxRequest.from_wire({"sandbox": sandbox})
         try:
@@ -300,7 +308,7 @@ class AsyncSandbox(Opening):
         finally:
             for left in made:
                 close_all(left.fds)
-        return cls._of(held, asked, DEFAULT_LIMITS.output, encoding)
+        return cls._of(held, asked.home_of(sandbox), DEFAULT_LIMITS.output, encoding)
 
     @classmethod
     def _of(cls, held: Held, client: AsyncClient, output: int, encoding: str) -> Self:
@@ -880,7 +888,7 @@ async def fork(
     Else as `AsyncSandbox.fork`.
     """
     _check_on_error(on_error)
-    asked = client or shared
+    asked = client or current()
     request = ForkRequest.of(
         sandbox=sandbox,
         snapshot=snapshot,
@@ -949,8 +957,13 @@ async def _create(client: AsyncClient, request: CreateRequest) -> Held:
     return found.held[0]
 
 
-async def _fork(client: AsyncClient, request: ForkRequest, source: Held | None = None) -> _Found:
-    """Children, by core where it can be asked, and what is left of them by the daemon."""
+async def _fork(
+    client: AsyncClient, request: ForkRequest, source: Held | None = None, *, fresh: bool = False
+) -> _Found:
+    """Children, by core where it can be asked, and what is left of them by the daemon.
+
+    `fresh`: a server is to build its template anew before.
+    """
     found = _Found()
     numbers = list(range(len(request.children)))
     try:
@@ -962,7 +975,7 @@ async def _fork(client: AsyncClient, request: ForkRequest, source: Held | None =
             numbers = found.take_forked(forking)
         if numbers:
             asked = dataclasses.replace(request, children=tuple([request.children[one] for one in numbers]))
-            wire = asked.to_wire()
+            wire = asked.to_wire() | ({"fresh": True} if fresh else {})
             answer = await client.ask("sandbox.fork", wire, made=found.made, patience=FORK_PATIENCE_S)
             found.take(numbers)
             for number, error in ForkReport.from_wire(answer).errors:
@@ -985,7 +998,7 @@ async def _forked(
     source: Held | None = None,
 ) -> AsyncSandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    found = await _make_forks(client, request, source)
+    client, found = await _forked_somewhere(client, request, source)
     children = AsyncSandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -998,6 +1011,20 @@ async def _forked(
         raise
     await _check_all(children, found, len(request.children), on_error)
     return children
+
+
+async def _forked_somewhere(
+    client: AsyncClient, request: ForkRequest, source: Held | None
+) -> tuple[AsyncClient, _Found]:
+    """Children, and the client of the place where they are: their parent's, or of a snapshot any with room."""
+
+    async def make(one: AsyncClient) -> tuple[AsyncClient, _Found]:
+        return one, await _make_forks(one, request, source)
+
+    if request.snapshot is not None:
+        return await client.somewhere(make)
+    found = await _make_forks(client, request, source)
+    return client.home_of(request.sandbox or ""), found
 
 
 async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | None = None) -> _Found:
@@ -1013,7 +1040,9 @@ async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | 
 
     name = request.snapshot
     try:
-        return await _fork(client, _of_snapshot(request, await ensure(name, client)))
+        # A server knows its own.
+        kept = name if client.remote is not None else await ensure(name, client)
+        return await _fork(client, _of_snapshot(request, kept))
     except RametError as error:
         if (
             not isinstance(error, SnapshotError)
@@ -1021,6 +1050,8 @@ async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | 
             and error.code != "image_version"
         ):
             raise
+        if client.remote is not None:
+            return await _fork(client, request, fresh=True)
         kept = await ensure(name, client, fresh=True)
         return await _fork(client, _of_snapshot(request, kept))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ramet.client._async.api import shared
+from ramet.client._async.api import current
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.sandbox import FORK_PATIENCE_S
 from ramet.models.lineage import LineageTree
@@ -33,13 +33,13 @@ async def list(  # noqa: A001
     Only those of this name, forked from the sandbox `parent` or from `snapshot`, with all of `metadata`.
     """
     request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
-    answer = await (client or shared).ask("sandbox.list", request.to_wire())
+    answer = await (client or current()).ask("sandbox.list", request.to_wire())
     return SandboxList.from_wire(answer).sandboxes
 
 
 async def lineage(*, client: AsyncClient | None = None) -> LineageTree:
     """Who was forked from what: all that lives or is kept, and its ancestors, earlier daemons' as well."""
-    return LineageTree.from_wire(await (client or shared).ask("lineage"))
+    return LineageTree.from_wire(await (client or current()).ask("lineage"))
 
 
 async def kill(sandbox: str, *, client: AsyncClient | None = None) -> SandboxInfo:
@@ -48,7 +48,7 @@ async def kill(sandbox: str, *, client: AsyncClient | None = None) -> SandboxInf
     Raises InvalidRequest when there is none.
     """
     request = SandboxRequest.from_wire({"sandbox": sandbox})
-    return SandboxInfo.from_wire(await (client or shared).ask("sandbox.kill", request.to_wire()))
+    return SandboxInfo.from_wire(await (client or current()).ask("sandbox.kill", request.to_wire()))
 
 
 async def snapshot(
@@ -60,5 +60,5 @@ async def snapshot(
 ) -> Snapshot:
     """Keep the state of the sandbox of this id or name under `name`; else as `AsyncSandbox.snapshot`."""
     request = SnapshotRequest.of(sandbox, name, on_unsupported=on_unsupported)
-    answer = await (client or shared).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+    answer = await (client or current()).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
     return Snapshot.from_wire(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramet.client._async.api import shared
+from ramet.client._async.api import current
 from ramet.client._async.client import AsyncClient
 from ramet.errors import InvalidRequest
 from ramet.models.names import check_name, check_text, near
@@ -15,13 +15,13 @@ COMPACT_PATIENCE_S = 600.0
 
 async def list(*, client: AsyncClient | None = None) -> tuple[Snapshot, ...]:  # noqa: A001
     """All of them, by name, but those of templates (`ramet.templates.all_built`)."""
-    told = SnapshotList.from_wire(await (client or shared).ask("snapshot.list")).snapshots
+    told = SnapshotList.from_wire(await (client or current()).ask("snapshot.list")).snapshots
     return tuple([one for one in told if Template.from_snapshot(one) is None])
 
 
 async def all_kept(*, client: AsyncClient | None = None) -> tuple[Snapshot, ...]:
     """All of them, by name, those of templates too."""
-    return SnapshotList.from_wire(await (client or shared).ask("snapshot.list")).snapshots
+    return SnapshotList.from_wire(await (client or current()).ask("snapshot.list")).snapshots
 
 
 async def get(name: str, *, client: AsyncClient | None = None) -> Snapshot:
@@ -48,7 +48,7 @@ async def compact(name: str | Snapshot, *, client: AsyncClient | None = None) ->
     """
     asked = name.name if isinstance(name, Snapshot) else name
     request = SnapshotName.from_wire({"name": asked})
-    wire = await (client or shared).ask("snapshot.compact", request.to_wire(), patience=COMPACT_PATIENCE_S)
+    wire = await (client or current()).ask("snapshot.compact", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
 
@@ -56,4 +56,4 @@ async def remove(name: str | Snapshot, *, client: AsyncClient | None = None) -> 
     """Forget one; what was forked from it goes on. Raises InvalidRequest when there is none of that name."""
     asked = name.name if isinstance(name, Snapshot) else name
     request = SnapshotName.from_wire({"name": asked})
-    return Snapshot.from_wire(await (client or shared).ask("snapshot.remove", request.to_wire()))
+    return Snapshot.from_wire(await (client or current()).ask("snapshot.remove", request.to_wire()))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ramet.client._async.api import shared
+from ramet.client._async.api import current
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.sandbox import AsyncSandbox
 from ramet.client._backends._async import in_thread, poll
@@ -28,6 +28,7 @@ from ramet.models.templates import KEY, Recipe, Template
 LOG_MAX = 65536
 WARM_TIMEOUT_S = 600.0
 KEEPING_S = 30.0
+BUILD_PATIENCE_S = 1800.0
 # What the first piece of code would else import.
 _WARM = {"python": "import json, re, asyncio, traceback, textwrap, collections, math, random, time"}
 _UNPACK = {
@@ -93,7 +94,7 @@ async def build(
         InvalidRequest: an argument is wrong, `name` is another template's or snapshot's.
         TemplateError: a step failed: the message has the guest's traceback, `log` all that it wrote.
     """
-    asked = client or shared
+    asked = client or current()
     if kernel != "python" and from_ == "python":
         from_ = None
     if from_ in BUILT_IN:
@@ -110,15 +111,41 @@ async def build(
     )
     if check_name(check_text(name, "name")) in BUILT_IN:
         raise InvalidRequest.of("name", f"{name!r} is a built-in template", code="name_taken")
+    if asked.remote is not None:
+        return await _built_there(name, recipe, from_, asked)
     python = base_interpreter() if recipe.from_venv or recipe.pip else interpreter()
     return await _built(
         name, name, recipe, python=python, client=asked, progress=on_progress or (lambda _: None)
     )
 
 
+async def _built_there(name: str, recipe: Recipe, source: str | None, client: AsyncClient) -> Template:
+    """Have a server build it, of what it has; it tells nothing before the end."""
+    if recipe.from_venv:
+        raise InvalidRequest.of(
+            "from_venv", "is of this machine's packages, and the server has its own", code="not_remote",
+            hint="pip= names packages that the server fetches",
+        )  # fmt: skip
+    asked = {
+        "name": name,
+        "from": source,
+        "pip": list(recipe.pip),
+        "files": dict(recipe.files),
+        "env": dict(recipe.env),
+        "warm": recipe.warm,
+        "kernel": recipe.kernel,
+        "warm_children": recipe.warm_children,
+    }
+    told = await client.ask("template.build", asked, patience=BUILD_PATIENCE_S)
+    template = Template.from_snapshot(Snapshot.from_wire(told))
+    if template is None:
+        raise DaemonLost("malformed", "the server answered without a template")
+    return template
+
+
 async def all_built(*, client: AsyncClient | None = None) -> tuple[Template, ...]:
     """All that are built, by name."""
-    told = SnapshotList.from_wire(await (client or shared).ask("snapshot.list")).snapshots
+    told = SnapshotList.from_wire(await (client or current()).ask("snapshot.list")).snapshots
     found = [Template.from_snapshot(one) for one in told]
     return tuple([one for one in found if one is not None])
 
@@ -138,7 +165,7 @@ async def remove(name: str, *, client: AsyncClient | None = None) -> Template:
     """Forget one; what was forked from it goes on. A built-in one is built again when it is next used."""
     template = await get(name, client=client)
     request = SnapshotName.from_wire({"name": template.snapshot.name})
-    await (client or shared).ask("snapshot.remove", request.to_wire())
+    await (client or current()).ask("snapshot.remove", request.to_wire())
     return template
 
 

@@ -1,18 +1,47 @@
 # Generated from _async/api.py by scripts/unasync.py. Do not edit.
-"""The calls without a client: they share one for the whole process."""
+"""The calls without a client: they share one for the whole process, and for each server one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from ramet.client._chosen import chosen
 from ramet.client._sync.client import Client
 from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report
 from ramet.models.results import CommandResult
 
+if TYPE_CHECKING:
+    from ramet.client._remote import Remote
+
 shared = Client()
+_of_servers: WeakKeyDictionary[Remote, Client] = WeakKeyDictionary()
+
+
+def current() -> Client:
+    """The client of calls without one: of the server that was chosen, else of the user's own daemon."""
+    servers = chosen()
+    if not servers:
+        return shared
+    return of_server(servers[0]) if len(servers) == 1 else spread(servers)
+
+
+def of_server(remote: Remote) -> Client:
+    """The client of a server that this process has chosen."""
+    found = _of_servers.get(remote)
+    if found is None:
+        found = _of_servers[remote] = Client(remote=remote)
+    return found
+
+
+def spread(servers: Sequence[Remote]) -> Client:
+    """A client of several."""
+    from ramet.client._sync.spread import Spread
+
+    return Spread([of_server(one) for one in servers])
 
 
 def run(
@@ -50,7 +79,7 @@ def run(
         DaemonError: the daemon could not be started, or ended meanwhile.
         CommandFailed: only with `check`.
     """
-    return shared.run(
+    return current().run(
         command,
         timeout=timeout,
         stdin=stdin,
@@ -67,20 +96,20 @@ def run(
 
 def doctor() -> Report:
     """What this machine has of what Ramet needs, seen by the daemon, which is started if need be."""
-    return shared.doctor()
+    return current().doctor()
 
 
 def status() -> DaemonStatus:
     """What the user's daemon and its core are doing; starts the daemon if need be."""
-    return shared.status()
+    return current().status()
 
 
 def ping() -> Pong:
     """The daemon's version and pid; starts it if need be."""
-    return shared.ping()
+    return current().ping()
 
 
 def shutdown() -> Pong:
     """End the user's daemon, core and every sandbox. Raises DaemonLost when none is running."""
     with Client(start=False) as client:
-        return client.shutdown()
+        return (client if not chosen() else current()).shutdown()

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ramet._descriptors import close_all
-from ramet.client._backends._sync import deliver, in_thread, poll, ready
+from ramet.client._backends._sync import Task, deliver, in_thread, poll, ready
+from ramet.client._chosen import forgo
 from ramet.client._exchange import Connection, Exchange, Link, Made, Peer, Stale, keep
 from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
-from ramet.errors import DaemonLost, RametError
+from ramet.errors import DaemonLost, InvalidRequest, RametError
 from ramet.models.limits import Limits
 from ramet.models.operations import DaemonStatus, Pong, Report, RunRequest
 from ramet.models.results import CommandResult
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from ramet.client._forks import Forking, KnownFork, Taking
     from ramet.client._held import Held
     from ramet.client._lanes import Lane, Lanes
+    from ramet.client._remote import Remote
     from ramet.models.sandboxes import ForkRequest
     from ramet.native.frames import Attributes
 
+T = TypeVar("T")
 # Core ends a command at its deadline; a daemon that does not say so within this time is beyond help.
 PATIENCE_S = 30.0
 ATTEMPTS = 3
@@ -55,7 +58,8 @@ def _heard(forking: Forking, timeout: float) -> list[int]:
 def _idempotent(operation: str) -> bool:
     from ramet.models.operations import OPERATIONS
 
-    return OPERATIONS[operation].idempotent
+    row = OPERATIONS.get(operation)
+    return row is not None and row.idempotent
 
 
 class Client:
@@ -65,7 +69,13 @@ class Client:
     """
 
     def __init__(
-        self, runtime_dir: str | None = None, *, start: bool = True, data_dir: str | None = None
+        self,
+        runtime_dir: str | None = None,
+        *,
+        start: bool = True,
+        data_dir: str | None = None,
+        remote: Remote | None = None,
+        guest: bool = False,
     ) -> None:
         """Make a client; nothing is connected or started yet.
 
@@ -73,7 +83,12 @@ class Client:
             runtime_dir: where the daemon is met; by default the user's own place.
             start: start a daemon when there is none; else a request raises DaemonLost.
             data_dir: where a daemon that this client starts keeps snapshots; by default the user's own place.
+            remote: the server to ask instead; `ramet.connect` makes clients of those.
+            guest: leave the connection to `remote` open in the end: it is another client's.
         """
+        self._guest = guest
+        self.remote = remote
+        """The server that is asked; None: a daemon of this machine."""
         self._runtime_dir = runtime_dir
         self._data_dir = data_dir
         self._start = start
@@ -89,6 +104,29 @@ class Client:
     def runtime_dir(self) -> str | None:
         """Where the daemon is met; None: in the user's own place."""
         return self._runtime_dir
+
+    def somewhere(self, work: Task[Client, T]) -> T:
+        """What `work` makes, with the client of a place where there is room."""
+        return work(self)
+
+    def home_of(self, _sandbox: str) -> Client:
+        """The client of the place where a sandbox is that was asked about."""
+        return self
+
+    def beside(self) -> dict[str, Any]:
+        """What makes another client of the same place."""
+        return {"runtime_dir": self._runtime_dir, "remote": self.remote, "guest": True}
+
+    def check_place(self, **directories: object) -> None:
+        """Raises InvalidRequest for a directory of the host, where that is another machine."""
+        if self.remote is None:
+            return
+        for field, value in directories.items():
+            if value:
+                raise InvalidRequest.of(
+                    field, "names a directory of the machine that runs the sandbox, which is another one",
+                    code="not_remote", hint="workspace= and files.upload() bring files along",
+                )  # fmt: skip
 
     def run(
         self,
@@ -108,6 +146,7 @@ class Client:
         """Run one command in a sandbox of its own; arguments and errors are those of `ramet.run`."""
         streams = (1, 2) if stdin is None else (0, 1, 2)
         check_output(encoding, {"on_stdout": on_stdout, "on_stderr": on_stderr})
+        self.check_place(root=root)
         request = RunRequest.of(
             command,
             timeout=timeout,
@@ -266,7 +305,8 @@ class Client:
 
         A directory is compared with what core knows of it, which is the daemon's to do.
         """
-        if not self._ran or request.root is not None or request.fault is not None:
+        own = request.root is not None or request.fault is not None
+        if not self._ran or own or self.remote is not None:
             return self._connection()
         lanes = self._known_lanes()
         known = lanes.known(request)
@@ -298,7 +338,9 @@ class Client:
         from ramet.client._forks import Forking, goes_past_daemon, key_of, question
 
         lanes, key = self._known_lanes(), key_of(request)
-        if request.snapshot is None or not goes_past_daemon(request) or not lanes.forked_before(key):
+        if self.remote is not None or request.snapshot is None:
+            return None
+        if not goes_past_daemon(request) or not lanes.forked_before(key):
             return None
         known = lanes.known_fork(key)
         lane = lanes.take(known)
@@ -343,6 +385,8 @@ class Client:
         from ramet.native.channels import Channel
 
         before, source.forked = source.forked, True
+        if self.remote is not None:
+            return None
         if not goes_past_daemon(request) or (source.known is None and not before):
             return None
         known, lane = source.known, self._known_lanes().take(source.known)
@@ -404,6 +448,17 @@ class Client:
             if connection.is_alive():
                 return connection
             connection.close()
+        if (remote := self.remote) is not None:
+            if remote.ready:
+                return Connection(remote.begin())
+            begun: list[Connection] = []
+            try:
+                in_thread(lambda: begun.append(Connection(remote.begin())))
+            except BaseException:
+                for connection in begun:
+                    connection.close()
+                raise
+            return begun[0]
         place = self._runtime_dir or runtime_path()
         sock = connect(place)
         if sock is None:
@@ -438,6 +493,9 @@ class Client:
             link.close()
         if self._lanes is not None:
             self._lanes.close()
+        if (remote := self.remote) is not None and not self._guest:
+            forgo((remote,))
+            in_thread(remote.close)
 
     def __enter__(self) -> Self:
         return self

@@ -30,7 +30,7 @@ from ramet.client._commands import (
 from ramet.client._exchange import Peer, Stale
 from ramet.client._held import Held, ended_error
 from ramet.client._streams import CHUNK, Source, check_output, encoded
-from ramet.client._sync.api import shared
+from ramet.client._sync.api import current
 from ramet.client._sync.client import ATTEMPTS, PATIENCE_S, Client
 from ramet.client._sync.streams import LINE_MAX, deadline_of, remaining
 from ramet.errors import DaemonLost, InvalidRequest, RametError, WaitTimeout
@@ -73,7 +73,7 @@ class Commands:
     ) -> None:
         """Those of the sandbox of this id or name; `held` is it, where this process has it."""
         self._sandbox = check_sandbox(sandbox)
-        self._client = client or shared
+        self._client = client or current()
         self._held = held
         self._encoding = encoding
         self._env = dict(env or {})
@@ -84,10 +84,9 @@ class Commands:
         """The sandbox, by its id or name."""
         return self._sandbox
 
-    @property
-    def runtime_dir(self) -> str | None:
-        """Where the daemon is met that has it; None: in the user's own place."""
-        return self._client.runtime_dir
+    def beside(self) -> dict[str, Any]:
+        """What makes another client of the place where it is."""
+        return self._client.beside()
 
     # --- what users call ----------------------------------------------------------------------------------
 

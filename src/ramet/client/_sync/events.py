@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ramet.client._backends._sync import Opening
-from ramet.client._sync.api import shared
+from ramet.client._sync.api import current
 from ramet.client._sync.client import PATIENCE_S, Client
 from ramet.client._sync.streams import deadline_of, remaining
 from ramet.errors import WaitTimeout
@@ -55,7 +55,7 @@ class Events(Opening):
 
         Raises InvalidRequest when an argument is wrong.
         """
-        self._client = client or shared
+        self._client = client or current()
         self._types = None if types is None else tuple(types)
         self._sandbox = sandbox
         self._follow = follow

@@ -31,9 +31,11 @@ from ramet.client._files import (
     Side,
     events_of,
     file_error,
+    file_of,
     git_mode,
     git_patch,
     processes_of,
+    status_of,
     unless_gone,
 )
 from ramet.client._sync.client import PATIENCE_S
@@ -88,22 +90,15 @@ class Files:
             while piece := _read(file, size):
                 yield piece
 
-    def open(self, path: Path, mode: str = "rb", *, permissions: int = 0o644) -> io.FileIO:
+    def open(self, path: Path, mode: str = "rb", *, permissions: int = 0o644) -> io.RawIOBase:
         """The file itself, opened here: ``rb``, ``wb``, ``ab``, ``xb``, or with ``+`` for both.
 
         Its methods block. It stays what it is when the sandbox ends.
         """
         flags = _flags(mode)
         _, fds = self._ask(Ask(p.FILE_OPEN, self._path(path), flags, mode=permissions))
-        try:
-            os.set_blocking(fds[0], True)
-            kind = (
-                "r+" if flags & p.FILE_READ and flags & p.FILE_WRITE else "w" if flags & p.FILE_WRITE else "r"
-            )
-            return io.FileIO(fds[0], kind)
-        except BaseException:
-            close_all(fds)
-            raise
+        kind = "r+" if flags & p.FILE_READ and flags & p.FILE_WRITE else "w" if flags & p.FILE_WRITE else "r"
+        return file_of(fds[0], kind, append=bool(flags & p.FILE_APPEND))
 
     def write(
         self,
@@ -125,15 +120,12 @@ class Files:
         given: Iterable[bytes] = pieces(data, encoding)
         ask = Ask(p.FILE_OPEN, full, flags, mode=mode)
         frame, fds = self._ask(ask)
-        try:
-            os.set_blocking(fds[0], True)
+        with file_of(fds[0], "w", append=append) as file:
             for piece in given:
-                _write(fds[0], piece, full)
+                _write(file, piece, full)
             # Ids are those inside, which the descriptor does not tell here.
-            now = os.fstat(fds[0])
-            return dataclasses.replace(ask.infos([frame])[0].info, size=now.st_size, mtime=now.st_mtime)
-        finally:
-            close_all(fds)
+            size, mtime = _blocking(lambda: status_of(file), 0, file)
+            return dataclasses.replace(ask.infos([frame])[0].info, size=size, mtime=mtime)
 
     # --- names --------------------------------------------------------------------------------------------
 
@@ -406,10 +398,9 @@ class Files:
         with self._opened(path, tree) as one, other._opened(path, p.TREE_SANDBOX) as two:
             return _same(one, two)
 
-    def _opened(self, path: str, tree: int) -> io.FileIO:
+    def _opened(self, path: str, tree: int) -> io.RawIOBase:
         _, fds = self._ask(Ask(p.FILE_OPEN, path, p.FILE_READ | p.FILE_AS_NAMED, tree=tree))
-        os.set_blocking(fds[0], True)
-        return io.FileIO(fds[0], "r")
+        return file_of(fds[0], "r")
 
     def _side(self, info: FileInfo | None, tree: int) -> Side | None:
         if info is None or info.kind not in {"file", "link"}:
@@ -623,24 +614,25 @@ def _read_events(fd: int, places: dict[int, str]) -> list[FileEvent]:
     return []
 
 
-# A regular file is always ready, so it is read in a thread where that can take long.
+# A regular file is always ready, so it is read in a thread where that can take long, and one elsewhere always.
 
 
-def _blocking(call: Callable[[], Any], size: int) -> Any:
-    return in_thread(call) if size > CHUNK // 4 else call()
+def _blocking(call: Callable[[], Any], size: int, file: io.RawIOBase | IO[bytes]) -> Any:
+    return in_thread(call) if size > CHUNK // 4 or not isinstance(file, io.FileIO) else call()
 
 
-def _read_all(file: io.FileIO) -> bytes:
-    found: bytes = _blocking(file.readall, os.fstat(file.fileno()).st_size)
+def _read_all(file: io.RawIOBase) -> bytes:
+    size = status_of(file)[0] if isinstance(file, io.FileIO) else 0
+    found: bytes = _blocking(file.readall, size, file)
     return found
 
 
-def _read(file: io.FileIO, size: int) -> bytes:
-    found: bytes = _blocking(lambda: file.read(size), size)
+def _read(file: io.RawIOBase, size: int) -> bytes:
+    found: bytes = _blocking(lambda: file.read(size), size, file)
     return found
 
 
-def _same(one: io.FileIO, other: io.FileIO) -> bool:
+def _same(one: io.RawIOBase, other: io.RawIOBase) -> bool:
     piece = b"x"
     while piece:
         piece = _read(one, CHUNK)
@@ -649,16 +641,19 @@ def _same(one: io.FileIO, other: io.FileIO) -> bool:
     return True
 
 
-def _write(descriptor: int, piece: bytes, path: str) -> None:
+def _write(file: io.RawIOBase, piece: bytes, path: str) -> None:
     left = memoryview(piece).cast("B")
     try:
         while left:
             view = left
-            left = left[_blocking(lambda: os.write(descriptor, view), len(view)) :]  # noqa: B023
+            left = left[_blocking(lambda: file.write(view), len(view), file) :]  # noqa: B023
     except OSError as error:
         raise file_error(path, error.errno or 0, f"write: {error.strerror}") from None
 
 
-def _copy(file: io.FileIO, out: IO[bytes]) -> None:
+def _copy(file: io.RawIOBase, out: IO[bytes] | io.RawIOBase) -> None:
     while piece := _read(file, CHUNK):
-        _blocking(lambda: out.write(piece), len(piece))
+        left = memoryview(piece)
+        while left:
+            view = left
+            left = left[_blocking(lambda: out.write(view), len(view), out) :]  # noqa: B023

@@ -18,7 +18,7 @@ from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
 from ramet.client._streams import encoded
-from ramet.client._sync.api import shared
+from ramet.client._sync.api import current
 from ramet.client._sync.client import Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
 from ramet.client._sync.commands import Commands
@@ -157,12 +157,13 @@ class Sandbox(Opening):
             IsolationError: the sandbox could not be made; `step` and `errno` say why. Nothing ran.
             DaemonError: the daemon could not be started, or ended meanwhile.
         """
-        self._prepare(client or shared, DEFAULT_LIMITS.output, encoding)
+        self._prepare(client or current(), DEFAULT_LIMITS.output, encoding)
         self._workspace = absolute(workspace)
         if self._workspace is not None:
             check_directory(self._workspace)
         self._request: CreateRequest | ForkRequest
         self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
+        self._client.check_place(root=root, tools=tools)
         if source is None:
             chosen = None if kernel is None else known_kernel(kernel)
             words = command if chosen is None else chosen.argv
@@ -220,18 +221,25 @@ class Sandbox(Opening):
         """Open it, if that has not been done; returns itself."""
         if self._open is not None:
             return self
-        if isinstance(self._request, CreateRequest):
-            self._take(_create(self._client, self._request))
-            self._fill_workspace()
-            self._boot()
-            return self
-        found = _make_forks(self._client, self._request)
-        if found.errors:
-            raise next(iter(found.errors.values()))
-        self._take(found.held[0])
+        held = self._client.somewhere(self._make)
+        self._take(held)
         self._fill_workspace()
-        self._begin_life(self._forked, None)
+        if isinstance(self._request, CreateRequest):
+            self._boot()
+        else:
+            self._begin_life(self._forked, None)
         return self
+
+    def _make(self, client: Client) -> Held:
+        if isinstance(self._request, CreateRequest):
+            held = _create(client, self._request)
+        else:
+            found = _make_forks(client, self._request)
+            if found.errors:
+                raise next(iter(found.errors.values()))
+            held = found.held[0]
+        self._client = client
+        return held
 
     def _fill_workspace(self) -> None:
         """Copy the host's directory in, and let the command begin that waits for it."""
@@ -285,7 +293,7 @@ class Sandbox(Opening):
 
         Raises InvalidRequest when there is none, SandboxEnded when it has ended.
         """
-        asked = client or shared
+        asked = client or current()
         made: list[Made] = []
         request = SandboxRequest.from_wire({"sandbox": sandbox})
         try:
@@ -297,7 +305,7 @@ class Sandbox(Opening):
         finally:
             for left in made:
                 close_all(left.fds)
-        return cls._of(held, asked, DEFAULT_LIMITS.output, encoding)
+        return cls._of(held, asked.home_of(sandbox), DEFAULT_LIMITS.output, encoding)
 
     @classmethod
     def _of(cls, held: Held, client: Client, output: int, encoding: str) -> Self:
@@ -873,7 +881,7 @@ def fork(
     Else as `Sandbox.fork`.
     """
     _check_on_error(on_error)
-    asked = client or shared
+    asked = client or current()
     request = ForkRequest.of(
         sandbox=sandbox,
         snapshot=snapshot,
@@ -942,8 +950,11 @@ def _create(client: Client, request: CreateRequest) -> Held:
     return found.held[0]
 
 
-def _fork(client: Client, request: ForkRequest, source: Held | None = None) -> _Found:
-    """Children, by core where it can be asked, and what is left of them by the daemon."""
+def _fork(client: Client, request: ForkRequest, source: Held | None = None, *, fresh: bool = False) -> _Found:
+    """Children, by core where it can be asked, and what is left of them by the daemon.
+
+    `fresh`: a server is to build its template anew before.
+    """
     found = _Found()
     numbers = list(range(len(request.children)))
     try:
@@ -955,7 +966,7 @@ def _fork(client: Client, request: ForkRequest, source: Held | None = None) -> _
             numbers = found.take_forked(forking)
         if numbers:
             asked = dataclasses.replace(request, children=tuple([request.children[one] for one in numbers]))
-            wire = asked.to_wire()
+            wire = asked.to_wire() | ({"fresh": True} if fresh else {})
             answer = client.ask("sandbox.fork", wire, made=found.made, patience=FORK_PATIENCE_S)
             found.take(numbers)
             for number, error in ForkReport.from_wire(answer).errors:
@@ -978,7 +989,7 @@ def _forked(
     source: Held | None = None,
 ) -> SandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    found = _make_forks(client, request, source)
+    client, found = _forked_somewhere(client, request, source)
     children = SandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -991,6 +1002,18 @@ def _forked(
         raise
     _check_all(children, found, len(request.children), on_error)
     return children
+
+
+def _forked_somewhere(client: Client, request: ForkRequest, source: Held | None) -> tuple[Client, _Found]:
+    """Children, and the client of the place where they are: their parent's, or of a snapshot any with room."""
+
+    def make(one: Client) -> tuple[Client, _Found]:
+        return one, _make_forks(one, request, source)
+
+    if request.snapshot is not None:
+        return client.somewhere(make)
+    found = _make_forks(client, request, source)
+    return client.home_of(request.sandbox or ""), found
 
 
 def _make_forks(client: Client, request: ForkRequest, source: Held | None = None) -> _Found:
@@ -1006,7 +1029,9 @@ def _make_forks(client: Client, request: ForkRequest, source: Held | None = None
 
     name = request.snapshot
     try:
-        return _fork(client, _of_snapshot(request, ensure(name, client)))
+        # A server knows its own.
+        kept = name if client.remote is not None else ensure(name, client)
+        return _fork(client, _of_snapshot(request, kept))
     except RametError as error:
         if (
             not isinstance(error, SnapshotError)
@@ -1014,6 +1039,8 @@ def _make_forks(client: Client, request: ForkRequest, source: Held | None = None
             and error.code != "image_version"
         ):
             raise
+        if client.remote is not None:
+            return _fork(client, request, fresh=True)
         kept = ensure(name, client, fresh=True)
         return _fork(client, _of_snapshot(request, kept))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ramet.client._sync.api import shared
+from ramet.client._sync.api import current
 from ramet.client._sync.client import Client
 from ramet.client._sync.sandbox import FORK_PATIENCE_S
 from ramet.models.lineage import LineageTree
@@ -34,13 +34,13 @@ def list(  # noqa: A001
     Only those of this name, forked from the sandbox `parent` or from `snapshot`, with all of `metadata`.
     """
     request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
-    answer = (client or shared).ask("sandbox.list", request.to_wire())
+    answer = (client or current()).ask("sandbox.list", request.to_wire())
     return SandboxList.from_wire(answer).sandboxes
 
 
 def lineage(*, client: Client | None = None) -> LineageTree:
     """Who was forked from what: all that lives or is kept, and its ancestors, earlier daemons' as well."""
-    return LineageTree.from_wire((client or shared).ask("lineage"))
+    return LineageTree.from_wire((client or current()).ask("lineage"))
 
 
 def kill(sandbox: str, *, client: Client | None = None) -> SandboxInfo:
@@ -49,7 +49,7 @@ def kill(sandbox: str, *, client: Client | None = None) -> SandboxInfo:
     Raises InvalidRequest when there is none.
     """
     request = SandboxRequest.from_wire({"sandbox": sandbox})
-    return SandboxInfo.from_wire((client or shared).ask("sandbox.kill", request.to_wire()))
+    return SandboxInfo.from_wire((client or current()).ask("sandbox.kill", request.to_wire()))
 
 
 def snapshot(
@@ -61,5 +61,5 @@ def snapshot(
 ) -> Snapshot:
     """Keep the state of the sandbox of this id or name under `name`; else as `Sandbox.snapshot`."""
     request = SnapshotRequest.of(sandbox, name, on_unsupported=on_unsupported)
-    answer = (client or shared).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+    answer = (client or current()).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
     return Snapshot.from_wire(answer)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ramet.client._sync.api import shared
+from ramet.client._sync.api import current
 from ramet.client._sync.client import Client
 from ramet.errors import InvalidRequest
 from ramet.models.names import check_name, check_text, near
@@ -16,13 +16,13 @@ COMPACT_PATIENCE_S = 600.0
 
 def list(*, client: Client | None = None) -> tuple[Snapshot, ...]:  # noqa: A001
     """All of them, by name, but those of templates (`ramet.templates.all_built`)."""
-    told = SnapshotList.from_wire((client or shared).ask("snapshot.list")).snapshots
+    told = SnapshotList.from_wire((client or current()).ask("snapshot.list")).snapshots
     return tuple([one for one in told if Template.from_snapshot(one) is None])
 
 
 def all_kept(*, client: Client | None = None) -> tuple[Snapshot, ...]:
     """All of them, by name, those of templates too."""
-    return SnapshotList.from_wire((client or shared).ask("snapshot.list")).snapshots
+    return SnapshotList.from_wire((client or current()).ask("snapshot.list")).snapshots
 
 
 def get(name: str, *, client: Client | None = None) -> Snapshot:
@@ -49,7 +49,7 @@ def compact(name: str | Snapshot, *, client: Client | None = None) -> Snapshot:
     """
     asked = name.name if isinstance(name, Snapshot) else name
     request = SnapshotName.from_wire({"name": asked})
-    wire = (client or shared).ask("snapshot.compact", request.to_wire(), patience=COMPACT_PATIENCE_S)
+    wire = (client or current()).ask("snapshot.compact", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
 
@@ -57,4 +57,4 @@ def remove(name: str | Snapshot, *, client: Client | None = None) -> Snapshot:
     """Forget one; what was forked from it goes on. Raises InvalidRequest when there is none of that name."""
     asked = name.name if isinstance(name, Snapshot) else name
     request = SnapshotName.from_wire({"name": asked})
-    return Snapshot.from_wire((client or shared).ask("snapshot.remove", request.to_wire()))
+    return Snapshot.from_wire((client or current()).ask("snapshot.remove", request.to_wire()))

@@ -16,7 +16,7 @@ from typing import Any
 from ramet.client._backends._sync import in_thread, poll
 from ramet.client._packages import SITE, download, fingerprint, own_packages, pack
 from ramet.client._start import base_interpreter, interpreter
-from ramet.client._sync.api import shared
+from ramet.client._sync.api import current
 from ramet.client._sync.client import Client
 from ramet.client._sync.sandbox import Sandbox
 from ramet.errors import DaemonLost, InvalidRequest, TemplateError, Unforkable
@@ -29,6 +29,7 @@ from ramet.models.templates import KEY, Recipe, Template
 LOG_MAX = 65536
 WARM_TIMEOUT_S = 600.0
 KEEPING_S = 30.0
+BUILD_PATIENCE_S = 1800.0
 # What the first piece of code would else import.
 _WARM = {"python": "import json, re, asyncio, traceback, textwrap, collections, math, random, time"}
 _UNPACK = {
@@ -94,7 +95,7 @@ def build(
         InvalidRequest: an argument is wrong, `name` is another template's or snapshot's.
         TemplateError: a step failed: the message has the guest's traceback, `log` all that it wrote.
     """
-    asked = client or shared
+    asked = client or current()
     if kernel != "python" and from_ == "python":
         from_ = None
     if from_ in BUILT_IN:
@@ -111,13 +112,39 @@ def build(
     )
     if check_name(check_text(name, "name")) in BUILT_IN:
         raise InvalidRequest.of("name", f"{name!r} is a built-in template", code="name_taken")
+    if asked.remote is not None:
+        return _built_there(name, recipe, from_, asked)
     python = base_interpreter() if recipe.from_venv or recipe.pip else interpreter()
     return _built(name, name, recipe, python=python, client=asked, progress=on_progress or (lambda _: None))
 
 
+def _built_there(name: str, recipe: Recipe, source: str | None, client: Client) -> Template:
+    """Have a server build it, of what it has; it tells nothing before the end."""
+    if recipe.from_venv:
+        raise InvalidRequest.of(
+            "from_venv", "is of this machine's packages, and the server has its own", code="not_remote",
+            hint="pip= names packages that the server fetches",
+        )  # fmt: skip
+    asked = {
+        "name": name,
+        "from": source,
+        "pip": list(recipe.pip),
+        "files": dict(recipe.files),
+        "env": dict(recipe.env),
+        "warm": recipe.warm,
+        "kernel": recipe.kernel,
+        "warm_children": recipe.warm_children,
+    }
+    told = client.ask("template.build", asked, patience=BUILD_PATIENCE_S)
+    template = Template.from_snapshot(Snapshot.from_wire(told))
+    if template is None:
+        raise DaemonLost("malformed", "the server answered without a template")
+    return template
+
+
 def all_built(*, client: Client | None = None) -> tuple[Template, ...]:
     """All that are built, by name."""
-    told = SnapshotList.from_wire((client or shared).ask("snapshot.list")).snapshots
+    told = SnapshotList.from_wire((client or current()).ask("snapshot.list")).snapshots
     found = [Template.from_snapshot(one) for one in told]
     return tuple([one for one in found if one is not None])
 
@@ -137,7 +164,7 @@ def remove(name: str, *, client: Client | None = None) -> Template:
     """Forget one; what was forked from it goes on. A built-in one is built again when it is next used."""
     template = get(name, client=client)
     request = SnapshotName.from_wire({"name": template.snapshot.name})
-    (client or shared).ask("snapshot.remove", request.to_wire())
+    (client or current()).ask("snapshot.remove", request.to_wire())
     return template
 
 

@@ -71,7 +71,7 @@ def _part(header: str | None, size: int) -> tuple[int | None, int]:
     return first, last
 
 
-async def _pieces(file: io.FileIO, most: int | None) -> AsyncIterator[bytes]:
+async def _pieces(file: io.RawIOBase, most: int | None) -> AsyncIterator[bytes]:
     with file:
         while most is None or most > 0:
             size = CHUNK if most is None else min(CHUNK, most)
@@ -110,7 +110,7 @@ def _octal(text: str) -> int:
     return int(text.removeprefix("0o"), 8)
 
 
-async def _write(file: io.FileIO, piece: bytes, path: str) -> None:
+async def _write(file: io.RawIOBase, piece: bytes, path: str) -> None:
     from ramet.client._files import file_error
 
     left = memoryview(piece)
