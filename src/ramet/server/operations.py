@@ -13,10 +13,10 @@ from typing import Any
 from ramet.client._async import templates
 from ramet.client._start import interpreter
 from ramet.errors import InvalidRequest, RametError
-from ramet.models.sandboxes import BUILT_IN
+from ramet.models.sandboxes import BUILT_IN, SnapshotList
 from ramet.server.faults import Refused
+from ramet.server.public import read_only, tag_of
 from ramet.server.routes.sandboxes import check_room
-from ramet.server.routes.snapshots import check_quota
 from ramet.server.settings import Settings
 from ramet.server.tenants import OWN, Tenant, user_metadata
 from ramet.server.tokens import Identity
@@ -35,6 +35,7 @@ REFUSED = {
     "lane": "plans for core name the host",
     "sandbox.lane": "plans for core name the host",
     "shutdown": "the daemon is the server's",
+    "snapshot.import": "stores are directories of the host",
 }
 """Operations that a server has for nobody, and why."""
 _TEMPLATE_FIELDS = frozenset(
@@ -83,7 +84,7 @@ class Gate:
                 check_room(tenant)
                 await using.enter_async_context(tenant.making(self.identity, _count(operation, args)))
             if operation in {"sandbox.snapshot", "template.build"}:
-                await check_quota(tenant, self.identity)
+                await tenant.check_snapshots(self.identity)
             if operation == "sandbox.snapshot":
                 using.enter_context(tenant.branch_of(self.settings.branches))
             answer = await self._prepared(operation, args)
@@ -100,6 +101,14 @@ class Gate:
             self._give_way(args.get("sandbox"))
         elif operation == "template.build":
             return await self._build(args)
+        elif operation == "sandbox.snapshot":
+            await self._check_free(args.get("name"))
+        elif operation == "snapshot.list":
+            return {"ok": SnapshotList(await self.tenant.seen()).to_wire()}
+        elif operation in {"snapshot.remove", "snapshot.compact"}:
+            name = args.get("name")
+            if isinstance(name, str) and await self.tenant.is_public(name):
+                raise read_only(name)
         elif operation == "server.load":
             living = len(await self.tenant.told())
             room = self.identity.quota.sandboxes - living
@@ -121,10 +130,14 @@ class Gate:
             if isinstance(child, dict) and child.get("metadata"):
                 user_metadata(child["metadata"])
         if isinstance(snapshot, str):
-            self.tenant.check_there(snapshot)
+            args["snapshot"] = await self.tenant.source(snapshot)
             if snapshot in BUILT_IN:
                 args["snapshot"] = await templates.ensure(snapshot, self.tenant.client, fresh=fresh)
         self._bound_life(args)
+
+    async def _check_free(self, name: object) -> None:
+        if isinstance(name, str):
+            await self.tenant.check_free(name, "name")
 
     def _bound_life(self, args: dict[str, Any]) -> None:
         if args.get("detach") is True and args.get("ttl") is None:
@@ -144,6 +157,9 @@ class Gate:
             if not self.identity.may("admin"):
                 text = "packages are fetched by the host: this needs the scope admin"
                 raise Refused(403, "forbidden", text, field="pip")
+        await self._check_free(args.get("name"))
+        if isinstance(args.get("from"), str):
+            args["from"] = await self.tenant.source(args["from"])
         given = {("from_" if name == "from" else name): value for name, value in args.items()}
         async with self.tenant.making(self.identity, 1):
             built = await templates.build(given.pop("name", None), client=self.tenant.client, **given)
@@ -161,6 +177,9 @@ class Gate:
 
 
 def _without_own(info: Any) -> None:
+    """Take out of what is told of a sandbox what is the server's."""
+    if isinstance(info, dict) and isinstance(info.get("snapshot"), str):
+        info["snapshot"] = tag_of(info["snapshot"])
     metadata = info.get("metadata") if isinstance(info, dict) else None
     if isinstance(metadata, dict):
         info["metadata"] = {name: value for name, value in metadata.items() if not name.startswith(OWN)}

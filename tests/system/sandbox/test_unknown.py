@@ -26,6 +26,7 @@ OF_SNAPSHOT = {
     "sandbox.fork": {**POINT, "children": [{}]},
     "sandbox.lane": POINT,
     "snapshot.compact": {"name": "nowhere"},
+    "snapshot.import": {"name": "nowhere", "store": "/usr"},
     "snapshot.remove": {"name": "nowhere"},
 }
 OF_NEITHER = {
@@ -75,9 +76,9 @@ def test_every_row_of_the_table_is_asked_about_what_is_not_there():
 def test_an_operation_on_no_sandbox_or_a_dead_one_is_refused_by_name(base, living, dead, name):
     with ramet.Client() as client:
         with pytest.raises(InvalidRequest) as unknown:
-            client.ask(name, {"sandbox": "livin", **OF_SANDBOX[name]}, made=[])
+            client.ask(name, {"sandbox": "livng", **OF_SANDBOX[name]}, made=[])
         assert (unknown.value.code, unknown.value.field) == ("unknown_sandbox", "sandbox")
-        assert "'livin'" in unknown.value.message
+        assert "'livng'" in unknown.value.message
         assert "living" in (unknown.value.hint or "")
         if name == "sandbox.kill":  # what it asks for is so
             assert client.ask(name, {"sandbox": dead.id})["end"]
