@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 WINDOW = 64
 """Children of one fork that core makes at once: each has descriptors in flight."""
 _COMMAND = 1
+_json = json.JSONEncoder(separators=(",", ":")).encode
 ANSWER_BYTES = 8192
 """More than any answer over a session has."""
 
@@ -355,22 +356,21 @@ class Forking:
         found = frames.attributes(frame.payload)
         channel = Channel.of_near(frame.fds) if asked.channel is None else asked.channel
         common = self._known.info
-        info = dataclasses.replace(
-            common,
-            id=f"{found.u64(p.TAG_SANDBOX):012x}",
-            created=asked.created,
-            setup_ms=found.u64(p.TAG_SETUP_NS) / 1e6,
-            metadata=self._children[asked.number].metadata,
-            cgroups=without_memory(common.cgroups) if found.u64(p.TAG_WATCH) else common.cgroups,
-        )
-        held = Held(info, [asked.session.detach(), *channel.take_ours()], CoreLine)
+        own = {
+            "id": f"{found.u64(p.TAG_SANDBOX):012x}",
+            "created": asked.created,
+            "setup_ms": found.u64(p.TAG_SETUP_NS) / 1e6,
+            "metadata": dict(self._children[asked.number].metadata),
+        }
+        if found.u64(p.TAG_WATCH):
+            own["cgroups"] = without_memory(common.cgroups)
+        info = common.with_own(own)
+        # What was forked ahead comes with ends that do not block.
+        ready = asked.channel is None
+        held = Held(info, channel.take_ours(), CoreLine, session=asked.session, ready=ready)
         held.known = self._known
         held.told = asked.channel is None and self._known.told
         self.held[asked.number] = held
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _no_descriptors(error: OSError) -> RametError:

@@ -19,6 +19,7 @@ from ramet.errors import DaemonError, DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models import results
 from ramet.models.limits import Limits
 from ramet.models.sandboxes import SandboxInfo
+from ramet.native.channels import SOCKETS
 from ramet.wire import messages
 
 if TYPE_CHECKING:
@@ -66,18 +67,26 @@ class Inflow:
         """True when nothing more can come than what is in the buffer."""
         return self.descriptor < 0
 
-    @contextlib.contextmanager
-    def used(self) -> Iterator[None]:
+    def take_up(self) -> None:
         """One at a time: two readers would each get a part that makes no sense. Raises InvalidRequest."""
         if self.elsewhere:
             raise elsewhere()
         if self._busy:
             raise InvalidRequest("stream_busy", "this stream is being read already, or waited for")
         self._busy = True
+
+    def lay_down(self) -> None:
+        """It may be read by another."""
+        self._busy = False
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """`take_up` for as long as this is open."""
+        self.take_up()
         try:
             yield
         finally:
-            self._busy = False
+            self.lay_down()
 
     def pull(self) -> bool:
         """Read what is there; False when there is nothing now."""
@@ -178,16 +187,23 @@ class Held:
         line: type[DaemonLine | CoreLine] = DaemonLine,
         *,
         owner: bool = True,
+        session: socket.socket | None = None,
+        ready: bool = False,
     ) -> None:
         """Takes `fds`: session, stdin, stdout, stderr, and a kernel's channel; or the session alone.
 
-        `line`: who is at its end.
+        `line`: who is at its end; `session`: it, where it is a socket and not among `fds`; `ready`: none of
+        these blocks any more.
         """
-        session, *streams = fds
+        streams = fds
+        if session is None:
+            session = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fds[0])
+            session.setblocking(False)  # noqa: FBT003
+            streams = fds[1:]
         self.owner = owner
         """Whether the sandbox is to end with this, unless it is detached."""
         feed, out, err, *channel = streams or (-1, -1, -1)
-        self.session = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, session)
+        self.session = session
         self.line = line
         self.stdin = Outflow(feed)
         self.stdout = Inflow(out)
@@ -195,7 +211,11 @@ class Held:
         if not streams:
             self.stdin.elsewhere = self.stdout.elsewhere = self.stderr.elsewhere = True
         self.info = info if isinstance(info, SandboxInfo) else SandboxInfo.from_wire(info)
-        self.channel = socket.socket(fileno=channel[0]) if channel else None
+        self.channel = None
+        if channel:
+            kind = -1 if self.info.kernel is None else SOCKETS[self.info.kernel.channel]
+            # Whatever is not told the kernel is asked for.
+            self.channel = socket.socket(socket.AF_UNIX, kind, 0, channel[0])
         self.lost = False
         self.known: KnownFork | None = None
         """What core needs to know to fork it, where that is known."""
@@ -203,8 +223,9 @@ class Held:
         """Whether its kernel knows that it is a child."""
         self.forked = False
         _all_held.add(self)
-        for number in fds:
-            os.set_blocking(number, False)
+        if not ready:
+            for number in streams:
+                os.set_blocking(number, False)
 
     @property
     def ended(self) -> bool:

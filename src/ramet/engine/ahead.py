@@ -123,6 +123,8 @@ class Ahead:
         """Takes `channel`. From core's answer on it may be anybody's."""
         try:
             await _touch(sandbox, channel)
+            for number in channel.ours:
+                os.set_blocking(number, False)
             # Before the answer: who claims it in between is told of by an event, which finds it here.
             self._ready.setdefault(name, {})[sandbox.number] = sandbox
             payload = u64(p.TAG_SANDBOX, sandbox.number)

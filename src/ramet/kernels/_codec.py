@@ -21,6 +21,9 @@ MORE, FIRST = 1, 2
 FRESH = b"\x18\n"
 """What a fresh channel of lines begins with: whatever half line was read before becomes none at all."""
 
+# json.dumps() makes an encoder for each call with separators.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
 SEPARATOR, END = "\x1f", "end"
 _FIELDS = {
     "run": ("id", "context", "code"),
@@ -46,7 +49,7 @@ def packets(message: bytes, *, first: bool = False) -> list[bytes]:
 
 def as_json(message: Mapping[str, Any]) -> bytes:
     """`message` on one line."""
-    return json.dumps(message, separators=(",", ":")).encode("ascii")
+    return _encode(message).encode("ascii")
 
 
 def as_fields(message: Mapping[str, Any]) -> bytes:
@@ -126,7 +129,7 @@ class Decoder:
 
 def _event(message: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(message.decode("utf-8", "replace"))
+        event = _decode(message.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise BadEvent(f"not JSON: {message[:80]!r}") from None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):

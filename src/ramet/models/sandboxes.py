@@ -8,7 +8,9 @@ the process (see `FORK_LIMITS`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import operator
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -358,6 +360,12 @@ class ForkRequest:
         _check_different([child.name for child in made if child.name is not None])
         kept = check_keep_on(data.get("keep_on", ()), [child.timeout for child in made])
         return dataclasses.replace(checked, children=made, keep_on=kept)
+
+
+@functools.lru_cache(maxsize=64)
+def fork_of(snapshot: str) -> ForkRequest:
+    """The request for one child of `snapshot` that has nothing of its own. Raises InvalidRequest."""
+    return ForkRequest.of(snapshot=snapshot)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -752,6 +760,12 @@ class SandboxInfo:
         """What enforces each limit."""
         return enforced_by(self.cgroups)
 
+    def with_own(self, own: Mapping[str, Any]) -> Self:
+        """As dataclasses.replace(), which takes twice as long, for each child that is made."""
+        return type(self)(
+            *[own.get(name, value) for name, value in zip(_INFO_FIELDS, _values(self), strict=True)]
+        )
+
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
         return {field: getattr(self, field) for field in _INFO_FIELDS}
@@ -807,6 +821,7 @@ class SandboxInfo:
 
 
 _INFO_FIELDS = tuple(field.name for field in dataclasses.fields(SandboxInfo))
+_values = operator.attrgetter(*_INFO_FIELDS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ from ramet.models.sandboxes import (
     SandboxRequest,
     Snapshot,
     SnapshotRequest,
+    fork_of,
 )
 
 if TYPE_CHECKING:
@@ -203,16 +204,21 @@ class AsyncSandbox(Opening):
             for field, value in {**own, "tools": tools or None}.items():
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
-            self._request = ForkRequest.of(
-                snapshot=source.name if isinstance(source, Snapshot) else source,
-                limits=limits.asked() if isinstance(limits, Limits) else limits,
-                timeout=timeout,
-                names=None if name is None else [name],
-                metadata=metadata,
-                detach=detach,
-                ttl=ttl,
-                keep_on=keep_on,
-            )
+            snapshot = source.name if isinstance(source, Snapshot) else source
+            asked = (limits, timeout, name, metadata, ttl, keep_on or None)
+            if all(one is None for one in asked) and detach is False and type(snapshot) is str:
+                self._request = fork_of(snapshot)
+            else:
+                self._request = ForkRequest.of(
+                    snapshot=snapshot,
+                    limits=limits.asked() if isinstance(limits, Limits) else limits,
+                    timeout=timeout,
+                    names=None if name is None else [name],
+                    metadata=metadata,
+                    detach=detach,
+                    ttl=ttl,
+                    keep_on=keep_on,
+                )
             self._output = int(self._request.children[0].limits.get("output", self._output))
         self._made()
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 import select
@@ -13,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from ramet.client._backends._sync import deliver, poll
+from ramet.client._backends._sync import deliver, poll, ready
 from ramet.client._held import Held, ended_error
 from ramet.client._kernel import Cell, Conversation
 from ramet.client._sync.streams import deadline_of, remaining
@@ -28,6 +27,8 @@ READY_S = 30.0
 INTERRUPT_S = 2.0
 """What runs has so long to heed an interrupt after its time was up; then the sandbox is ended."""
 END_S = 15.0
+QUIET_S = 0.004
+"""What writes more than a pipe holds waits so long, once: from then on its output is watched."""
 
 OnBytes = Callable[[bytes], Any]
 OnResult = Callable[[Result], Any]
@@ -82,6 +83,7 @@ class Code:
         """The id of what ran when this sandbox was forked, until it has ended here."""
         self.past: dict[str, Execution] = {}
         """What ended with nobody waiting for it: the inherited piece."""
+        self.busy = False
         self.fork_errors: tuple[str, ...] = ()
         """What went wrong in what the kernel did because it was forked."""
         self._held = held
@@ -94,7 +96,6 @@ class Code:
         self._poller: select.epoll | None = None
         self._watched: set[int] = set()
         self._writing = False
-        self._busy = False
         self._ready = True
         self._input: memoryview | None = None
         """What the code has not taken yet of what it is to read."""
@@ -153,6 +154,7 @@ class Code:
             if self._talk.ended:
                 raise self._dead()
             self._open_input(stdin)
+            deadline, callbacks = deadline_of(timeout), (on_stdout, on_stderr, on_result)
             cell = self._cell = self._new_cell(None, (on_stdout, on_stderr))
             cell.unheard = None if on_result is None else deque()
             self.running = cell.id
@@ -161,7 +163,9 @@ class Code:
                 request["context"] = context
             self._talk.say(request)
             try:
-                return self._until_done(cell, deadline_of(timeout), on_result)
+                if self._poller is None and self._input is None and callbacks == (None, None, None):
+                    self._wait_quietly(cell, deadline)
+                return self._until_done(cell, deadline, on_result)
             finally:
                 self._cell = None
                 self._stop_feeding()
@@ -245,6 +249,20 @@ class Code:
         self._deliver(cell)
         return cell.execution()
 
+    def _wait_quietly(self, cell: Cell, deadline: float | None) -> None:
+        """Wait a little for what is soon over. Most pieces are, and then its output need not be watched."""
+        until = time.monotonic() + QUIET_S
+        if deadline is not None:
+            until = min(until, deadline)
+        while not (cell.over or self._talk.ended or self._talk.unsent):
+            if not ready(self._talk.sock.fileno(), remaining(until)):
+                return
+            self._listen()
+
+    def _listen(self) -> None:
+        for event in self._talk.hear():
+            self._take(event)
+
     def _step(self, deadline: float | None) -> bool:
         """Wait until something happens, and take it; False when nothing did."""
         poller = self._watch()
@@ -253,8 +271,7 @@ class Code:
         for number, _ in events:
             if number == self._talk.sock.fileno():
                 self._talk.flush()
-                for event in self._talk.hear():
-                    self._take(event)
+                self._listen()
             elif number == self._held.stdin.descriptor:
                 self._feed()
             elif cell is not None and (sink := cell.sinks.get(number)) is not None:
@@ -385,17 +402,33 @@ class Code:
         info = self._held.info
         return ended_error(info, f"the kernel of the sandbox {info.name or info.id} has ended: {why}")
 
-    @contextlib.contextmanager
-    def _used(self) -> Any:
-        """One at a time. Raises InvalidRequest."""
-        if self._busy:
-            raise InvalidRequest("kernel_busy", "this sandbox runs code already: one piece at a time")
-        self._busy = True
-        with contextlib.ExitStack() as using:
-            using.callback(self._idle)
-            using.enter_context(self._held.stdout.used())
-            using.enter_context(self._held.stderr.used())
-            yield
+    def _used(self) -> _Turn:
+        """One at a time; entering it raises InvalidRequest."""
+        return _Turn(self, self._held)
 
-    def _idle(self) -> None:
-        self._busy = False
+
+class _Turn:
+    """While one piece of code has the kernel, and what it writes."""
+
+    __slots__ = ("_code", "_held")
+
+    def __init__(self, code: Code, held: Held) -> None:
+        self._code = code
+        self._held = held
+
+    def __enter__(self) -> None:
+        code, held = self._code, self._held
+        if code.busy:
+            raise InvalidRequest("kernel_busy", "this sandbox runs code already: one piece at a time")
+        held.stdout.take_up()
+        try:
+            held.stderr.take_up()
+        except BaseException:
+            held.stdout.lay_down()
+            raise
+        code.busy = True
+
+    def __exit__(self, *_: object) -> None:
+        self._code.busy = False
+        self._held.stderr.lay_down()
+        self._held.stdout.lay_down()
