@@ -551,7 +551,7 @@ start_watching(const struct plan *plan)
 {
   memory_watch_start(plan->watch, plan->shm_bytes != 0);
   /* A fork has the resource limits of its source. */
-  time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot);
+  time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot, memory_group);
   guest_view_start();
 }
 

@@ -56,6 +56,23 @@ def test_time_of_processes_that_have_ended_counts():
     assert (result.limit, result.timed_out) == ("cpu_seconds", False)
 
 
+@pytest.mark.parametrize("ran", ["0.003", "0.06"])
+def test_time_of_children_that_nobody_waits_for_counts(ran):
+    """The kernel forgets it; each child has had next to nothing of the limit, and their parent as well."""
+    source = f"""
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if os.fork() == 0:
+        while time.process_time() < {ran}: pass
+        os._exit(0)
+    try: os.wait()
+    except ChildProcessError: pass
+"""
+    result = ramet.run(["python3", "-S", "-c", source], limits={"cpu_seconds": 1}, timeout=50)
+    assert (result.limit, result.limit_value, result.timed_out) == ("cpu_seconds", 1, False)
+
+
 def test_a_fork_begins_its_time_anew_and_has_no_more_than_its_parent():
     with (
         ramet.Sandbox(command=["python3", "-S", "-c", ANSWER], limits={"cpu_seconds": 100}) as parent,
