@@ -420,7 +420,8 @@ cgroups_memory_used(int dir)
 uint64_t
 cgroups_time_used(int dir)
 {
-  return version == 1 ? read_number(dir, "cpuacct.usage", NULL) : read_number(dir, "cpu.stat", "usage_usec ") * 1000u;
+  return version == 1 ? read_number(dir, "cpuacct.usage", NULL)
+                      : read_number(dir, "cpu.stat", "usage_usec ") * 1000u;
 }
 
 void
