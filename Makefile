@@ -45,6 +45,7 @@ $(PYTHON) scripts/unasync.py --check
 $(PYTHON) scripts/gen_protocol.py --check
 $(PYTHON) scripts/gen_syscalls.py --check
 $(PYTHON) scripts/gen_openapi.py --check
+$(PYTHON) scripts/gen_reference.py --check
 $(BIN)/codespell
 endef
 check: export STEPS = $(CHECKS)
@@ -60,6 +61,7 @@ fix: $(READY) ## format, sort, regenerate
 	$(PYTHON) scripts/gen_syscalls.py
 	$(PYTHON) scripts/gen_openapi.py
 	$(PYTHON) scripts/unasync.py
+	$(PYTHON) scripts/gen_reference.py
 	$(PYTHON) -m ruff check --fix
 	$(PYTHON) -m ruff format
 	$(BIN)/clang-format -i $(C_SOURCES)

@@ -416,6 +416,14 @@ cgroups_memory_used(int dir)
   return used > kept ? used - kept : 0;
 }
 
+/* Version 2 counts it everywhere, version 1 where the hierarchy of memory has cpuacct as well. */
+uint64_t
+cgroups_time_used(int dir)
+{
+  return version == 1 ? read_number(dir, "cpuacct.usage", NULL)
+                      : read_number(dir, "cpu.stat", "usage_usec ") * 1000u;
+}
+
 void
 cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills)
 {

@@ -60,6 +60,8 @@ void cgroups_close_entrances(struct cgroup_entrances *entrances);
 int cgroups_open_memory(uint64_t number);
 /* What could not be had back at once: without files that are only kept because there is room. */
 uint64_t cgroups_memory_used(int directory);
+/* Nanoseconds that those have run that are or were in it; 0: it does not count them. */
+uint64_t cgroups_time_used(int directory);
 /* The most memory that was taken, and how many processes were killed for it. */
 void cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills);
 /* When no process is left in it. One that is busy still is tried again with the next. */

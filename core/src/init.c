@@ -323,7 +323,8 @@ move_prepared(const char *from, int root, const char *to, enum ramet_step step, 
   return 0;
 }
 
-/* A /dev/shm of its own stands in the writable layer as well, where snapshots find it. */
+/* A /dev/shm of its own stands in the writable layer as well, where snapshots find it. What is attached nowhere yet can
+ * be copied only from Linux 6.15 on. */
 static int
 hide_shm(int mount, struct err *err)
 {
@@ -351,8 +352,9 @@ enter_root(const struct plan *plan, const int *mounts, struct err *err)
   if (move_prepared("/p", root, "proc", RAMET_STEP_ATTACH_PROC, err) < 0 ||
       move_prepared("/d", root, "dev", RAMET_STEP_ATTACH_DEV, err) < 0)
     return -1;
-  if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 || (plan->shm_bytes && hide_shm(mounts[1], err) < 0) ||
-      tree_attach(mounts[1], root, "dev/shm", RAMET_STEP_ATTACH_SHM, err) < 0)
+  if (fault_here(RAMET_STEP_ATTACH_SHM, err) < 0 ||
+      tree_attach(mounts[1], root, "dev/shm", RAMET_STEP_ATTACH_SHM, err) < 0 ||
+      (plan->shm_bytes && hide_shm(mounts[1], err) < 0))
     return -1;
   if (fchdir(root) < 0 || chroot(".") < 0)
     return err_step(err, RAMET_STEP_ATTACH_ROOT, "chroot: %s", strerror(errno));
@@ -551,7 +553,7 @@ start_watching(const struct plan *plan)
 {
   memory_watch_start(plan->watch, plan->shm_bytes != 0);
   /* A fork has the resource limits of its source. */
-  time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot);
+  time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot, memory_group);
   guest_view_start();
 }
 

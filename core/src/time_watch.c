@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The time of the tree is what its processes have run, which their clocks tell to the nanosecond, and what those have
  * run that were waited for. A parent that ignores SIGCHLD waits for nobody: the kernel forgets what its children have
- * run, as soon as they end. */
+ * run as soon as they end. Where there is a cgroup it has counted them. Elsewhere what was once seen stays counted, and
+ * while somebody ignores SIGCHLD looks are frequent, and each child that is seen for the first time stands for those
+ * that came and went unseen. Rejected: taskstats, the connector of processes and acct(2) need privileges of the host;
+ * perf_event_open(2) with `inherit` is what most distributions forbid; ptrace(2) is the guest's own. */
 #define _GNU_SOURCE
 #include "time_watch.h"
 
@@ -14,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cgroups.h"
 #include "loop.h"
 #include "procfs.h"
 
@@ -26,29 +30,66 @@
 #define FIELD_USER_REAPED 16
 #define FIELD_SYSTEM_REAPED 17
 
-struct measure {
-  uint64_t used, largest; /* of all; of the one that has run longest */
-  uint64_t print;         /* another one whenever anything has run */
+/* Between looks while somebody ignores SIGCHLD; it doubles as long as none of those runs. */
+#define DENSE_NS 40000000u
+/* What a look may cost of the time until the next one. */
+#define COST 10u
+#define FIELD_PARENT 4
+#define FIELD_STARTED 22
+#define FIELD_IGNORED 33
+
+/* A process at one look. */
+struct seen {
+  int pid, parent;
+  bool forgets;     /* its children, when they end */
+  uint64_t own;     /* what it has run */
+  uint64_t started; /* since the boot */
 };
 
-static uint64_t cpu_limit, idle_limit, next_at, active_at, last_print;
+struct measure {
+  uint64_t used, largest; /* of all, as far as the kernel tells; of the one that has run longest */
+  uint64_t print;         /* another one whenever anything has run */
+  struct seen *seen;      /* by pid */
+  size_t count, room;
+  uint64_t at; /* CLOCK_MONOTONIC */
+};
+
+static uint64_t cpu_limit, idle_limit, next_at, active_at;
 static bool own_limits, warned, killed;
 static unsigned processors = 1;
+static int group = -1;
+static uint64_t group_before; /* the cgroup's time less init's, when the limits began to hold */
+static struct measure last;
+/* What has been run for certain; of that, what nobody was waited for; what there was of it at the look before. */
+static uint64_t known, lost, missing;
+static unsigned quiet; /* looks in a row at which nobody who ignores SIGCHLD had run */
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
+
+static uint64_t
+nanoseconds_of(clockid_t clock)
+{
+  struct timespec time;
+
+  return clock_gettime(clock, &time) < 0 ? 0 : (uint64_t)time.tv_sec * SECOND_NS + (uint64_t)time.tv_nsec;
+}
 
 /* clock_getcpuclockid(3), without its look at whether the process is there. */
 static uint64_t
 clock_of(int pid)
 {
-  struct timespec time;
-  clockid_t clock = (clockid_t)(~(unsigned)pid << 3 | 2);
-
-  return clock_gettime(clock, &time) < 0 ? 0 : (uint64_t)time.tv_sec * SECOND_NS + (uint64_t)time.tv_nsec;
+  return nanoseconds_of((clockid_t)(~(unsigned)pid << 3 | 2));
 }
 
 static uint64_t
-reaped_by(int pid)
+tick(void)
+{
+  return SECOND_NS / (uint64_t)sysconf(_SC_CLK_TCK);
+}
+
+/* What it has waited for; the rest goes into `seen`. */
+static uint64_t
+read_stat(int pid, struct seen *seen)
 {
   char path[32];
 
@@ -56,8 +97,10 @@ reaped_by(int pid)
   cleanup_free char *stat = procfs_read(path, NULL);
   if (!stat)
     return 0;
-  uint64_t ticks = procfs_stat_field(stat, FIELD_USER_REAPED) + procfs_stat_field(stat, FIELD_SYSTEM_REAPED);
-  return ticks * (SECOND_NS / (uint64_t)sysconf(_SC_CLK_TCK));
+  seen->parent = (int)procfs_stat_field(stat, FIELD_PARENT);
+  seen->started = procfs_stat_field(stat, FIELD_STARTED) * tick();
+  seen->forgets = procfs_stat_field(stat, FIELD_IGNORED) & 1u << (SIGCHLD - 1);
+  return (procfs_stat_field(stat, FIELD_USER_REAPED) + procfs_stat_field(stat, FIELD_SYSTEM_REAPED)) * tick();
 }
 
 static uint64_t
@@ -71,27 +114,129 @@ reaped_by_init(void)
          (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u;
 }
 
-static struct measure
-measure_tree(void)
+static void
+keep(struct measure *found, const struct seen *seen)
 {
-  struct measure found = {.used = reaped_by_init()};
+  if (found->count == found->room) {
+    size_t room = found->room ? 2 * found->room : 16;
+    struct seen *more = reallocarray(found->seen, room, sizeof *more);
+    if (!more)
+      return; /* it counts all the same, until it ends */
+    found->seen = more;
+    found->room = room;
+  }
+  found->seen[found->count++] = *seen;
+}
+
+/* /proc lists processes by their numbers, and so each look is sorted. */
+static void
+measure_tree(struct measure *found)
+{
   struct dirent *entry;
   DIR *dir = opendir("/proc");
 
-  found.print = found.used;
+  found->used = found->print = reaped_by_init();
+  found->largest = 0;
+  found->count = 0;
   while (dir && (entry = readdir(dir))) {
-    int pid = atoi(entry->d_name);
-    if (pid <= 1)
+    struct seen seen = {.pid = atoi(entry->d_name)};
+    if (seen.pid <= 1)
       continue;
-    uint64_t own = clock_of(pid);
-    found.used += own + (cpu_limit ? reaped_by(pid) : 0);
-    found.print = (found.print ^ own) * 0x9e3779b97f4a7c15u + (uint64_t)pid;
-    if (own > found.largest)
-      found.largest = own;
+    seen.own = clock_of(seen.pid);
+    found->used += seen.own + (cpu_limit ? read_stat(seen.pid, &seen) : 0);
+    found->print = (found->print ^ seen.own) * 0x9e3779b97f4a7c15u + (uint64_t)seen.pid;
+    if (seen.own > found->largest)
+      found->largest = seen.own;
+    if (cpu_limit)
+      keep(found, &seen);
   }
   if (dir)
     closedir(dir);
-  return found;
+  found->at = loop_now();
+}
+
+/* ---- what the kernel forgets ---------------------------------------------------------------------------------- */
+
+static int
+compare_pids(const void *one, const void *other)
+{
+  return ((const struct seen *)one)->pid - ((const struct seen *)other)->pid;
+}
+
+static const struct seen *
+find(const struct measure *measure, int pid)
+{
+  const struct seen key = {.pid = pid};
+
+  return measure->count ? bsearch(&key, measure->seen, measure->count, sizeof key, compare_pids) : NULL;
+}
+
+/* What the siblings of a new child of somebody who waits for none have run in the time between two looks: as much a
+ * second as it. A start is told in whole ticks, half a tick too early in the mean. */
+static uint64_t
+unseen_siblings(const struct seen *seen, uint64_t between)
+{
+  uint64_t now = nanoseconds_of(CLOCK_BOOTTIME), age = now > seen->started ? now - seen->started : 0;
+
+  age = age > tick() / 2 ? age - tick() / 2 : 0;
+  if (age < seen->own)
+    age = seen->own;
+  if (between > SECOND_NS)
+    between = SECOND_NS;
+  return age == 0 || age >= between ? 0 : (uint64_t)((double)seen->own / (double)age * (double)(between - age));
+}
+
+/* What those have run since the look before that are there now, and how much of that nobody has seen. */
+static uint64_t
+growth(const struct measure *found, uint64_t *unseen, bool *forgetful)
+{
+  uint64_t ran = 0;
+
+  *unseen = 0;
+  *forgetful = false;
+  for (size_t i = 0; i < found->count; i++) {
+    const struct seen *now = &found->seen[i], *before = find(&last, now->pid);
+    const struct seen *parent = find(found, now->parent);
+    if (before && before->own > now->own) /* the number was given anew */
+      before = NULL;
+    uint64_t more = now->own - (before ? before->own : 0);
+    ran += more;
+    if (parent && parent->forgets && !before && last.at)
+      *unseen += unseen_siblings(now, found->at - last.at);
+    if (more && (now->forgets || (parent && parent->forgets)))
+      *forgetful = true;
+  }
+  return ran + *unseen;
+}
+
+/* A wait in the midst of a look moves time from one process to another: it is seen twice, or not at all. */
+static bool
+torn(const struct measure *found)
+{
+  uint64_t most = (found->at - last.at) * processors + 2 * tick() * (found->count + last.count);
+
+  return last.at && (found->used < last.used || found->used - last.used > most);
+}
+
+/* Time that is waited for is told in ticks, rounded down twice; what is missing at two looks in a row is lost. */
+static uint64_t
+account(const struct measure *found, bool *forgetful)
+{
+  uint64_t unseen, grown = known + growth(found, &unseen, forgetful);
+
+  lost += unseen;
+  known = found->used + lost > grown ? found->used + lost : grown;
+  uint64_t told = found->used + 2 * tick() * found->count, gone = known > told ? known - told : 0;
+  uint64_t twice = gone < missing ? gone : missing;
+  if (twice > lost)
+    lost = twice;
+  missing = gone;
+  if (group >= 0) {
+    uint64_t counted = cgroups_time_used(group), begun = group_before + nanoseconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    if (counted > begun && counted - begun > known)
+      known = counted - begun;
+  }
+  return known;
 }
 
 /* ---- acting --------------------------------------------------------------------------------------------------- */
@@ -99,14 +244,14 @@ measure_tree(void)
 /* As the kernel does for one process: SIGXCPU, and after a second more SIGKILL. A process that has nearly all of the time
  * to itself hears it from the kernel, by its own limit. */
 static void
-bound_time(const struct measure *found)
+bound_time(uint64_t used, uint64_t largest)
 {
-  bool told = own_limits && found->largest > cpu_limit - cpu_limit / 32;
+  bool told = own_limits && largest > cpu_limit - cpu_limit / 32;
 
-  if (found->used >= cpu_limit + SECOND_NS) {
+  if (used >= cpu_limit + SECOND_NS) {
     killed = true;
     kill(-1, SIGKILL);
-  } else if (found->used >= cpu_limit && !warned && !told) {
+  } else if (used >= cpu_limit && !warned && !told) {
     warned = true;
     kill(-1, SIGXCPU);
   }
@@ -118,26 +263,37 @@ bounded(uint64_t value)
   return value < SOONEST_NS ? SOONEST_NS : value > LATEST_NS ? LATEST_NS : value;
 }
 
-/* Before the time can be over, on all processors. */
+/* Before the time can be over, on all processors, and often enough to see what is forgotten. */
 static void
-plan_next(const struct measure *found, uint64_t now)
+plan_next(uint64_t used, bool forgetful, uint64_t began, uint64_t now)
 {
-  uint64_t wait = LATEST_NS;
+  uint64_t wait = LATEST_NS, dense = SECOND_NS;
 
   if (cpu_limit) {
-    uint64_t limit = found->used < cpu_limit ? cpu_limit : cpu_limit + SECOND_NS;
-    uint64_t left = found->used < limit ? limit - found->used : 0;
-    wait = bounded(left / processors);
+    uint64_t limit = used < cpu_limit ? cpu_limit : cpu_limit + SECOND_NS;
+    uint64_t left = used < limit ? limit - used : 0;
+    wait = bounded(left / processors / 4);
   }
+  if (forgetful)
+    quiet = 0;
+  else if (quiet < 32)
+    quiet++;
+  for (size_t i = 0; i < last.count; i++)
+    if (last.seen[i].forgets && quiet < 5)
+      dense = DENSE_NS << quiet;
+  for (size_t i = 0; i < last.count; i++)
+    if (last.seen[i].forgets && dense < wait)
+      wait = dense;
+  if (wait < (now - began) * COST)
+    wait = (now - began) * COST;
   if (idle_limit && idle_limit / IDLE_LOOKS < wait)
     wait = bounded(idle_limit / IDLE_LOOKS);
   next_at = now + wait;
 }
 
 void
-time_watch_start(uint64_t cpu, uint64_t idle, bool own)
+time_watch_start(uint64_t cpu, uint64_t idle, bool own, int cgroup)
 {
-  const struct measure nothing = {0};
   cpu_set_t set;
 
   if (sched_getaffinity(0, sizeof set, &set) == 0)
@@ -145,9 +301,12 @@ time_watch_start(uint64_t cpu, uint64_t idle, bool own)
   cpu_limit = cpu;
   idle_limit = idle;
   own_limits = own;
+  group = cgroup;
+  if (group >= 0)
+    group_before = cgroups_time_used(group) - nanoseconds_of(CLOCK_PROCESS_CPUTIME_ID);
   active_at = loop_now();
   if (cpu_limit || idle_limit)
-    plan_next(&nothing, active_at);
+    plan_next(0, false, active_at, active_at);
 }
 
 int
@@ -166,13 +325,22 @@ time_watch_look(void)
 
   if (now < next_at || now == 0)
     return false;
-  struct measure found = measure_tree();
-  if (cpu_limit)
-    bound_time(&found);
-  if (found.print != last_print)
+  static struct measure found;
+  bool forgetful = false;
+  uint64_t used = 0;
+  measure_tree(&found);
+  if (cpu_limit && torn(&found))
+    measure_tree(&found);
+  if (cpu_limit) {
+    used = account(&found, &forgetful);
+    bound_time(used, found.largest);
+  }
+  if (found.print != last.print)
     active_at = now;
-  last_print = found.print;
-  plan_next(&found, now);
+  struct measure before = last;
+  last = found;
+  found = before; /* its room is used again */
+  plan_next(used, forgetful, now, last.at);
   return idle_limit && now - active_at >= idle_limit;
 }
 

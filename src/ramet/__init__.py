@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from ramet.client import aevents as aevents
     from ramet.client import arollouts as arollouts
     from ramet.client import arun as arun
+    from ramet.client import asandboxes as asandboxes
     from ramet.client import asnapshots as asnapshots
     from ramet.client import atemplates as atemplates
     from ramet.client import connect as connect
     from ramet.client import events as events
     from ramet.client import rollouts as rollouts
     from ramet.client import run as run
+    from ramet.client import sandboxes as sandboxes
     from ramet.client import snapshots as snapshots
     from ramet.client import status as status
     from ramet.client import templates as templates
@@ -123,12 +125,14 @@ _HOME = {
             "aevents",
             "arollouts",
             "arun",
+            "asandboxes",
             "asnapshots",
             "atemplates",
             "connect",
             "events",
             "rollouts",
             "run",
+            "sandboxes",
             "snapshots",
             "status",
             "templates",

@@ -34,7 +34,7 @@ FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 RUN = ("python", "console")
-SHOWN = ("", "text", "mermaid", "json", "toml", "c", "ini")
+SHOWN = ("", "text", "mermaid", "json", "toml", "c", "ini", "py")  # signatures are `py`
 NUMBER = re.compile(r"\d+(?:\\\.\d+)?(?=\\ (?:ms|B|[KMGT]iB)\b)")
 END = "\x01end of command\x01"
 

@@ -56,6 +56,23 @@ def test_time_of_processes_that_have_ended_counts():
     assert (result.limit, result.timed_out) == ("cpu_seconds", False)
 
 
+@pytest.mark.parametrize("ran", ["0.003", "0.06"])
+def test_time_of_children_that_nobody_waits_for_counts(ran):
+    """The kernel forgets it; each child has had next to nothing of the limit, and their parent as well."""
+    source = f"""
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if os.fork() == 0:
+        while time.process_time() < {ran}: pass
+        os._exit(0)
+    try: os.wait()
+    except ChildProcessError: pass
+"""
+    result = ramet.run(["python3", "-S", "-c", source], limits={"cpu_seconds": 1}, timeout=50)
+    assert (result.limit, result.limit_value, result.timed_out) == ("cpu_seconds", 1, False)
+
+
 def test_a_fork_begins_its_time_anew_and_has_no_more_than_its_parent():
     with (
         ramet.Sandbox(command=["python3", "-S", "-c", ANSWER], limits={"cpu_seconds": 100}) as parent,
@@ -141,21 +158,31 @@ def test_files_that_are_open_in_both_are_carried_as_often_as_there_are_forks():
     reason="no cgroup that controls disks, or no disk",
 )
 def test_what_is_read_from_a_disk_is_bounded():
-    source = """
+    """Of this machine's file system, or of the one that scripts/test-cgroup2 puts on a disk."""
+    disk = os.environ.get("RAMET_TEST_DISK")
+    source = f"""
 import mmap, os, time
 buffer = mmap.mmap(-1, 1 << 18)
-fd = os.open(os.path.realpath("/usr/bin/python3"), os.O_RDONLY | os.O_DIRECT)
+fd = os.open({f"{disk}/bytes" if disk else os.path.realpath("/usr/bin/python3")!r}, os.O_RDONLY | os.O_DIRECT)
 begun, read = time.monotonic(), 0
 while read < 3 << 20:
     read += os.preadv(fd, [buffer], read % (2 << 20))
 print(read / (time.monotonic() - begun))
 """
-    result = ramet.run(["python3", "-S", "-c", source], limits={"io": "2M"}, timeout=50)
+
+    def read(**limits):
+        words, tools = ["python3", "-S", "-c", source], [disk] if disk else []
+        with ramet.Sandbox(command=words, tools=tools, limits=limits, timeout=50) as sandbox:
+            return sandbox.wait(timeout=50)
+
+    result = read(io="2M")
     if "Invalid argument" in result.stderr:
         pytest.skip("the file system of /usr reads past no cache")
     # What the kernel lets pass at the beginning is a part of a second's.
     assert float(result.stdout) < 3.5 * MIB, result.stderr
     assert result.enforced_by["io"] == f"cgroup v{PLACE.version}"
+    if disk:
+        assert float(read().stdout) > 3.5 * MIB
 
 
 # --- all together -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ramet.client._async import sandboxes as asandboxes
     from ramet.client._async import snapshots as asnapshots
     from ramet.client._async import templates as atemplates
     from ramet.client._async.api import doctor as adoctor
@@ -70,6 +71,7 @@ __all__ = [
     "aping",
     "arollouts",
     "arun",
+    "asandboxes",
     "ashutdown",
     "asnapshots",
     "astatus",
@@ -112,6 +114,7 @@ _HOME = {
     "events": ("_sync.events", "events"),
     "afork": ("_async.sandbox", "fork"),
     "arollouts": ("_async.rollouts", "rollouts"),
+    "asandboxes": ("_async.sandboxes", ""),
     "sandboxes": ("_sync.sandboxes", ""),
     "snapshots": ("_sync.snapshots", ""),
     "asnapshots": ("_async.snapshots", ""),

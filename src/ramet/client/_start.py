@@ -18,6 +18,7 @@ from ramet.models.operations import Python
 from ramet.wire.places import LOG, START_LOCK, connect, is_named, make_runtime, open_runtime
 
 START_TIMEOUT_S = 30.0
+SILENT = b"silent"  # no word of a daemon, whose words are JSON or `ready`
 LOG_TAIL_BYTES = 2000
 
 __all__ = ["absolute", "base_interpreter", "connect", "interpreter", "start_daemon"]
@@ -167,7 +168,7 @@ def _read_word(pipe: int) -> bytes:
     poller.register(pipe, select.POLLIN)
     while True:
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            return b""
+            return SILENT
         part = os.read(pipe, 65536)
         if not part:
             return b"".join(parts)
@@ -175,10 +176,13 @@ def _read_word(pipe: int) -> bytes:
 
 
 def _refusal(word: bytes, place: str) -> RametError:
+    how = "did not start"
     try:
         return RametError.from_wire(json.loads(word))
     except (ValueError, AttributeError):
-        return DaemonStartError("daemon_start_failed", f"the daemon did not start{_log_tail(place)}")
+        if word == SILENT:
+            how = f"said nothing for {START_TIMEOUT_S:g} s"
+        return DaemonStartError("daemon_start_failed", f"the daemon {how}{_log_tail(place)}")
 
 
 def _log_tail(place: str) -> str:
