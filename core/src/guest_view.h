@@ -12,7 +12,7 @@ int guest_view_prepare(int root, int memory, struct err *err) MUST_CHECK;
 /* At hand-out, before anything of the prepared root is moved to `root`. */
 int guest_view_show(const struct plan *plan, int root, struct err *err) MUST_CHECK;
 /* From now on whoever opens a file waits until init has written it. Not before init has opened for a fork what that
- * had open: it would wait for itself. */
+ * had open: it would wait for itself. For a command it is so from hand-out on. */
 void guest_view_start(void);
 /* Writes what somebody waits for. */
 void guest_view_serve(void);
