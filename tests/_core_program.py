@@ -66,6 +66,7 @@ def main() -> None:
         "grace-ms",
         "pool",
         "snapshot-memory",
+        "snapshot-ms",
         "spill",
     ):
         parser.add_argument(f"--{name}", type=int)

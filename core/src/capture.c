@@ -17,6 +17,7 @@
 
 #include "capture_files.h"
 #include "loop.h"
+#include "overdue.h"
 #include "title.h"
 
 static uint64_t stopped_at, resumed_at;
@@ -138,7 +139,7 @@ static int
 for_each(struct capture_tree *tree, int (*step)(struct capture *, struct err *), struct err *err)
 {
   for (int i = 0; i < tree->count; i++)
-    if (step(tree->processes[i], err) < 0)
+    if (overdue_check(RAMET_STEP_NONE, err) < 0 || step(tree->processes[i], err) < 0)
       return -1;
   return 0;
 }
@@ -227,7 +228,10 @@ take(struct capture_tree *tree, struct capture_files *files, struct err *err)
     blame_exit(tree, err);
   if (result < 0)
     drop_twins(tree, 0);
-  if (resume(tree, result < 0 ? &second : err) < 0 || result < 0)
+  int resumed = resume(tree, result < 0 ? &second : err);
+  if (result < 0 && resumed == 0)
+    *tree->source->touched = false;
+  if (resumed < 0 || result < 0)
     return -1;
   if (CPU_COUNT(&tree->everywhere))
     sched_setaffinity(0, sizeof tree->everywhere, &tree->everywhere);
@@ -238,6 +242,7 @@ take(struct capture_tree *tree, struct capture_files *files, struct err *err)
     return -1;
   /* That of the first its stem may need. */
   drop_twins(tree, 1);
+  *tree->source->touched = false;
   return fault_here(RAMET_STEP_DROP_TWIN, err);
 }
 
@@ -446,12 +451,13 @@ capture_main(const struct capture_source *source, enum ramet_step fault, int cha
   title_set("ramet-tracer");
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   fault_arm(fault);
+  overdue_set(source->allowed_ms);
   tree.pages = memfd_create("ramet-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   int result = tree.pages < 0 ? err_step(&err, RAMET_STEP_IMAGE, "memfd_create: %s", strerror(errno))
                               : capture_files_ahead(&files, &tree, &err);
   /* Its patience is for processes. */
   if (result == 0)
-    result = trace_setup(source->patience_ms, &err);
+    result = trace_setup(source->patience_ms, source->touched, &err);
   if (result == 0)
     result = take(&tree, &files, &err);
   if (capture_files_end(&files, result == 0, result < 0 ? &second : &err) < 0)

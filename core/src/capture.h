@@ -31,6 +31,10 @@ struct capture_source {
   const char *const *bind_targets;      /* absolute paths inside */
   int bind_count;
   unsigned patience_ms;
+  unsigned allowed_ms;     /* for all of it */
+  volatile bool
+      *touched; /* shared with core: threads of the source have registers that are not theirs, or copies that
+                             would run on if the tracer died */
   bool drop; /* what cannot be carried */
   pid_t twin;                            /* parked, or 0 */
   const struct image *parent;            /* of which the source is a fork, or NULL */

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "overdue.h"
+
 #define PIECE (1u << 20)
 #define PAGES (PIECE / IMAGE_PAGE)
 /* Fewer equal pages between others are copied with those: a run of its own costs as much. */
@@ -164,6 +166,8 @@ static int
 put_comparing(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
 {
   while (start < end) {
+    if (overdue_check(RAMET_STEP_PAGES, err) < 0)
+      return -1;
     size_t length = end - start < PIECE ? (size_t)(end - start) : PIECE;
     ssize_t got = pread(memory, capture->tree->heritage->ours, length, (off_t)start);
     if (got < IMAGE_PAGE)

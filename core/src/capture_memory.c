@@ -15,6 +15,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "overdue.h"
+
 #ifndef PAGEMAP_SCAN
 /* linux/fs.h of Linux 6.7; struct page_region is struct scan_region. */
 struct pm_scan_arg {
@@ -209,6 +211,8 @@ static int
 copy_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
 {
   while (start < end) {
+    if (overdue_check(RAMET_STEP_PAGES, err) < 0)
+      return -1;
     size_t want = end - start < BOUNCE ? (size_t)(end - start) : BOUNCE;
     ssize_t got = pread(memory, bounce, want, (off_t)start);
     if (got <= 0)
@@ -287,6 +291,8 @@ capture_content(struct capture *capture, int fd, uint64_t from, uint64_t length,
 
   *offset = tree->pages_end;
   for (uint64_t at = 0; at < length;) {
+    if (overdue_check(RAMET_STEP_PAGES, err) < 0)
+      return -1;
     ssize_t got = pread(fd, bounce, length - at < BOUNCE ? length - at : BOUNCE, (off_t)(from + at));
     if (got <= 0)
       return err_step(err, RAMET_STEP_PAGES, "read a file's content: %s", got ? strerror(errno) : "it is shorter");

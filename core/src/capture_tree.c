@@ -11,6 +11,7 @@
 
 #include "births.h"
 #include "loop.h"
+#include "overdue.h"
 
 /* From vfork(2) to exec or exit, on a busy machine. */
 #define VFORK_PATIENCE_NS 500000000u
@@ -65,7 +66,8 @@ add_found(struct finding *f, int pid, int parent)
     int left = state == 'Z' ? procfs_threads(pid, threads, 2) : 2;
     if (left < 0 && !procfs_gone())
       return err_step(f->err, RAMET_STEP_FIND_PROCESSES, "threads of %d: %s", pid, strerror(errno));
-    found.zombie = left < 2;
+    /* Or hands its number on to another, by execve(2). */
+    found.zombie = left < 2 && procfs_state(pid) == 'Z';
     if (state == 0 || state == 'X' || (parent == init && (found.zombie || is_frozen(pid))))
       return 0;
   }
@@ -209,15 +211,34 @@ add_process(struct capture_tree *tree, int pid, struct err *err)
   return let_end(tree, capture, err);
 }
 
+static int stop_process(struct capture_tree *tree, struct capture *capture, struct err *err);
+
+static bool
+was_let_go(const struct capture *capture)
+{
+  for (int t = 0; t < capture->thread_count; t++)
+    if (capture->threads[t].let_go)
+      return true;
+  return false;
+}
+
 /* Those that share the memory of one in vfork(2) are its child, or its child's: they go on until it has what it waits
- * for. */
+ * for. Its child may have been asked to stop before anybody knew that it is waited for. */
 static int
 run_borrowers(struct capture_tree *tree, const struct capture *lender, struct err *err)
 {
   for (int i = 0; i < tree->count; i++) {
     struct capture *other = tree->processes[i];
-    if (!other->still || syscall(SYS_kcmp, lender->pid, other->pid, KCMP_VM, 0, 0) != 0)
+    if (other == lender || was_let_go(other) || (!other->still && procfs_parent(other->pid) != lender->pid) ||
+        syscall(SYS_kcmp, lender->pid, other->pid, KCMP_VM, 0, 0) != 0)
       continue;
+    int ended = other->still ? 0 : stop_process(tree, other, err);
+    if (ended < 0)
+      return -1;
+    if (ended) {
+      i = -1;
+      continue;
+    }
     other->still = false;
     for (int t = 0; t < other->thread_count; t++)
       if (trace_run_on(&other->threads[t], err) < 0)
@@ -284,6 +305,8 @@ stop_running(struct capture_tree *tree, struct err *err)
     struct capture *capture = tree->processes[i];
     if (capture->still)
       continue;
+    if (overdue_check(RAMET_STEP_SEIZE, err) < 0)
+      return -1;
     if (trace_interrupt(capture->threads, capture->thread_count, err) < 0)
       return -1;
     int ended = stop_process(tree, capture, err);
@@ -362,6 +385,8 @@ capture_stop(struct capture_tree *tree, struct err *err)
     return err_code(err, "internal", "no memory for processes");
   do {
     known = tree->count;
+    if (overdue_check(RAMET_STEP_FIND_PROCESSES, err) < 0)
+      return -1;
     if (find_all(&f) < 0)
       return -1;
     if (known == 0)

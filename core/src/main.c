@@ -23,7 +23,7 @@ usage(const char *why)
       "ramet-core: %s\n"
       "usage: ramet-core serve --control FD --uid-map MAP --gid-map MAP [--listen FD] [--runtime-dir FD]\n"
       "                        [--log FD] [--hold FD] [--newidmap DIR] [--grace-ms N] [--pool N] [--fault STEP]\n"
-      "                        [--snapshot-memory BYTES] [--spill FD] [--attach-layers]\n"
+      "                        [--snapshot-memory BYTES] [--snapshot-ms MS] [--spill FD] [--attach-layers]\n"
       "                        [--memory-reserve BYTES] [--cgroups '1 NAME=FD...' or '2 dir=FD NAME...']\n"
       "                        [--disks MAJOR:MINOR,...] [--totals NAME=N,...]\n"
       "       ramet-core lend --socket FD [--idmap PID] -- PATH...\n"
@@ -58,6 +58,7 @@ enum serve_flag {
   ATTACH_LAYERS,
   REPORT,
   SNAPSHOT_MEMORY,
+  SNAPSHOT_MS,
   SPILL,
   MEMORY_RESERVE,
   CGROUPS,
@@ -80,6 +81,7 @@ static const struct option serve_long[] = {
     {"attach-layers", 0, 0, ATTACH_LAYERS},
     {"report", 1, 0, REPORT},
     {"snapshot-memory", 1, 0, SNAPSHOT_MEMORY},
+    {"snapshot-ms", 1, 0, SNAPSHOT_MS},
     {"spill", 1, 0, SPILL},
     {"memory-reserve", 1, 0, MEMORY_RESERVE},
     {"cgroups", 1, 0, CGROUPS},
@@ -122,6 +124,11 @@ serve_option(int option, struct serve_options *options)
     if (number(optarg, 1, LONG_MAX, &n) < 0)
       return -1;
     options->snapshot_memory = (uint64_t)n;
+    return 0;
+  case SNAPSHOT_MS:
+    if (number(optarg, 1, 86400000, &n) < 0)
+      return -1;
+    options->snapshot_ms = (unsigned)n;
     return 0;
   case MEMORY_RESERVE:
     if (number(optarg, 1, LONG_MAX, &n) < 0)

@@ -157,6 +157,8 @@ setup(const struct serve_options *options, struct err *err)
       take_signals(err) < 0)
     return -1;
   snapshot_memory_setup(options->snapshot_memory, options->spill);
+  if (options->snapshot_ms)
+    snapshot_allow(options->snapshot_ms);
   pressure_setup(options->memory_reserve);
   return control_setup(&options->control, err);
 }

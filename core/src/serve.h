@@ -12,6 +12,7 @@ struct serve_options {
   const char *gid_map;
   const char *newidmap;  /* directory of newuidmap and newgidmap, or NULL: write the maps directly */
   int report;            /* core: where the launcher waits for "R" */
+  unsigned snapshot_ms;     /* how long a snapshot may take; 0: core's choice */
   uint64_t snapshot_memory; /* bytes for stems and spares; 0: no limit */
   uint64_t memory_reserve;  /* bytes that are kept for the machine; 0: a part of what it has */
   int spill;                /* a directory for what exceeds them, or -1 */

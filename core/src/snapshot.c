@@ -192,6 +192,7 @@ snapshot_retire(struct snapshot *s)
   refuse_orders(s, true, RAMET_STEP_STEM_FORK, ECANCELED);
   dismiss_teacher(s);
   snapshot_end_tracer(s);
+  snapshot_forget_tracer(s);
   snapshot_end_stem(s);
   twin_kill(s->copy);
   s->copy = 0;
@@ -708,6 +709,7 @@ snapshot_reaped(int pid)
   for (struct snapshot *s = snapshots; s; s = s->next) {
     if (s->tracer_pid == pid) {
       s->tracer_pid = 0;
+      snapshot_tracer_ended(s);
       return true;
     }
     if (s->stem_pid == pid) {

@@ -50,6 +50,8 @@ bool snapshot_learn(struct snapshot *snapshot, int twin);
 bool snapshot_spare_low(void);
 void snapshot_spare_add(void);
 /* Memory for stems and spares: bytes, 0 for as much as there is; and a directory for what is given up, or -1. */
+/* How long one may take: milliseconds. */
+void snapshot_allow(unsigned milliseconds);
 void snapshot_memory_setup(uint64_t budget, int directory);
 uint64_t snapshot_memory_budget(void);
 uint64_t snapshot_memory_used(void);

@@ -34,6 +34,10 @@ struct snapshot {
   uint64_t export_request;
   enum ramet_step fault;
   int tracer_pid, tracer;
+  struct deadline overdue;   /* of a tracer that does not look at its own */
+  volatile bool *touched;    /* capture_source */
+  bool killed;               /* for that */
+  struct err *refused; /* what the tracer answered; it is told when nobody is attached to the source any more */
   int stem_pid, stem;
   /* a twin made ahead for the next child: core's end of its socket, or -1 */
   int spare;
@@ -41,7 +45,7 @@ struct snapshot {
   uint64_t used_at; /* when it was forked last, or ready */
   bool learned; /* what children touch */
   uint32_t ended; /* children that could have taught it */
-  int teacher;    /* the twin of a child that has ended, or 0 */
+  int teacher; /* the twin of a child that has ended, or 0 */
   struct deadline teacher_leaves;
   int description, pages;
   void *mapping;
@@ -65,7 +69,7 @@ struct snapshot {
   /* what the budget is charged with */
   uint64_t stem_bytes, spare_bytes, pages_bytes, weighed_at;
   pid_t spare_pid; /* 0: it has not said yet */
-  bool stays;      /* it could not be written out */
+  bool stays; /* it could not be written out */
 };
 
 /* snapshot.c */
@@ -90,6 +94,10 @@ int snapshot_build_stem(struct snapshot *s, struct err *err) MUST_CHECK;
 int snapshot_adopt_copy(struct snapshot *s, struct err *err) MUST_CHECK;
 
 /* snapshot_take.c */
+/* The tracer was reaped. */
+void snapshot_tracer_ended(struct snapshot *s);
+/* What it had of the tracer is given back. */
+void snapshot_forget_tracer(struct snapshot *s);
 void snapshot_tracer_ready(struct watch *watch, uint32_t events);
 int snapshot_map_description(struct snapshot *s, struct err *err) MUST_CHECK;
 /* A socket to a tracer or an exporter that is started next: watched before there is anybody, since one that has begun

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "snapshot_parts.h"
 
+#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 #include "filters.h"
 #include "kept.h"
 #include "log.h"
+#include "overdue.h"
 #include "stem.h"
 #include "syscalls.h"
 #include "twin.h"
@@ -20,7 +22,19 @@
 /* How long a process may take to stop: one in uninterruptible sleep never does. */
 #define PATIENCE_MS 5000
 
+/* For all of a snapshot, unless it is told otherwise: what a client waits is twice as long. */
+#define ALLOWED_MS 60000
+/* A tracer looks at its time between two pieces of work. One that does not come to it is killed so much later. */
+#define GRACE_MS(allowed) ((allowed) / 4 + 500)
+
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
+static unsigned allowed_ms = ALLOWED_MS;
+
+void
+snapshot_allow(unsigned milliseconds)
+{
+  allowed_ms = milliseconds;
+}
 
 /* ---- the tracer ----------------------------------------------------------------------------------------------- */
 
@@ -142,6 +156,75 @@ note_restarted(struct snapshot *s, const struct frame *frame)
     }
 }
 
+void
+snapshot_forget_tracer(struct snapshot *s)
+{
+  deadline_clear(&s->overdue);
+  free(s->refused);
+  s->refused = NULL;
+  if (s->touched)
+    munmap((void *)(uintptr_t)s->touched, IMAGE_PAGE);
+  s->touched = NULL;
+}
+
+/* A thread that did not stop stays attached until the tracer is gone; to the next snapshot it would be a stranger's. */
+static void
+refuse(struct snapshot *s, const struct err *err)
+{
+  s->refused = s->tracer_pid ? malloc(sizeof *err) : NULL;
+  if (s->refused) {
+    *s->refused = *err;
+    return;
+  }
+  s->state = SNAPSHOT_BUILDING;
+  snapshot_fail(s, err);
+}
+
+void
+snapshot_tracer_ended(struct snapshot *s)
+{
+  struct err err;
+
+  if (!s->refused)
+    return;
+  err = *s->refused;
+  s->state = SNAPSHOT_BUILDING;
+  snapshot_fail(s, &err);
+}
+
+static void
+tracer_overdue(struct deadline *deadline)
+{
+  struct snapshot *s = (struct snapshot *)(void *)((char *)deadline - offsetof(struct snapshot, overdue));
+
+  log_text("snapshot_overdue", "its tracer is killed");
+  s->killed = true;
+  if (s->tracer_pid > 0)
+    kill(s->tracer_pid, SIGKILL);
+}
+
+/* What it left in the source's registers nobody knows, if it had come that far. */
+static void
+tracer_lost(struct snapshot *s)
+{
+  const char *outcome = *s->touched ? "was ended" : "runs on";
+  struct err err = {0};
+
+  if (s->killed && !*s->touched)
+    overdue_refuse(allowed_ms, RAMET_STEP_NONE, &err);
+  else if (s->killed)
+    err_code(&err, "snapshot_timeout", "the snapshot took too long while threads stood still; the sandbox %s",
+             outcome);
+  else
+    err_code(&err, "tracer_lost", "the tracer ended without a word; the sandbox %s", outcome);
+  if (*s->touched)
+    sandbox_damaged(s->source);
+  else if (sandbox_find(s->source))
+    kept_forget(sandbox_find(s->source));
+  snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  refuse(s, &err);
+}
+
 static void
 captured(struct snapshot *s, struct frame *frame)
 {
@@ -149,15 +232,16 @@ captured(struct snapshot *s, struct frame *frame)
 
   note_restarted(s, frame);
   s->captured_at = loop_now();
-  s->state = SNAPSHOT_BUILDING;
   struct sandbox *source = sandbox_find(s->source);
   if (frame->kind != RAMET_OK) {
     if (source)
       kept_forget(source);
     snapshot_read_refusal(frame, &err);
-    snapshot_fail(s, &err);
+    refuse(s, &err);
     return;
   }
+  snapshot_forget_tracer(s);
+  s->state = SNAPSHOT_BUILDING;
   int result = read_captured(s, frame, &err);
   if (source && result == 0)
     kept_captured(source, s->root, frame_steal_fd(frame, 3), s->file_bytes);
@@ -231,11 +315,10 @@ snapshot_tracer_ready(struct watch *watch, uint32_t events)
     snapshot_end_tracer(s);
     return;
   }
-  /* It died in the pause: what it left in the source's registers nobody knows. */
-  sandbox_damaged(s->source);
-  err_code(&err, "tracer_lost", "the tracer ended without a word; the sandbox was ended");
-  s->state = SNAPSHOT_BUILDING;
-  snapshot_fail(s, &err);
+  if (s->refused)
+    snapshot_close_watched(&s->tracer, &s->tracer_watch);
+  else
+    tracer_lost(s);
 }
 
 int
@@ -265,6 +348,7 @@ fork_tracer(struct snapshot *s, struct sandbox *sandbox, struct err *err)
                                   .bind_targets = targets,
                                   .bind_count = root_targets(sandbox->root, targets),
                                   .patience_ms = PATIENCE_MS,
+                                  .allowed_ms = allowed_ms,
                                   .drop = s->drop,
                                   .parent = s->parent ? &s->parent->image : NULL,
                                   .twin = sandbox->twin,
@@ -273,6 +357,10 @@ fork_tracer(struct snapshot *s, struct sandbox *sandbox, struct err *err)
                                   .restarted = {sandbox->restarted, sandbox->restarted_length}};
   cleanup_fd int theirs = -1;
 
+  void *page = mmap(NULL, IMAGE_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED)
+    return err_code(err, "internal", "no page to share with the tracer: %s", strerror(errno));
+  source.touched = s->touched = page;
   memcpy(source.streams, sandbox->streams, sizeof source.streams);
   s->below = kept_begin(sandbox, &source);
   if (!s->below && root_is_deep(s->base))
@@ -285,6 +373,8 @@ fork_tracer(struct snapshot *s, struct sandbox *sandbox, struct err *err)
   if (pid < 0)
     return err_step(err, RAMET_STEP_FIND_PROCESSES, "start the tracer: %s", strerror(errno));
   s->tracer_pid = (int)pid;
+  s->overdue.fire = tracer_overdue;
+  deadline_set(&s->overdue, loop_now() + (uint64_t)(allowed_ms + GRACE_MS(allowed_ms)) * 1000000u);
   return 0;
 }
 

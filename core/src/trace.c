@@ -2,10 +2,13 @@
 #define _GNU_SOURCE
 #include "trace.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <linux/ptrace.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -18,13 +21,53 @@
 /* How often one looks whether what is waited for will ever come. A parent in vfork(2) is found by this. */
 #define TICK_US 5000
 
+static volatile bool *touched; /* NULL: nobody asks */
 static unsigned patience_ms;
 static struct timespec patience_ends;
 
+static volatile sig_atomic_t attaching; /* to a thread of this process; 0: to none */
+
+/* Stops of a tracee are told of whatever is asked for, so this looks first. */
+static void
+take_exit(int tid)
+{
+  siginfo_t told = {0};
+
+  if (waitid(P_PID, (id_t)tid, &told, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 && told.si_pid &&
+      (told.si_code == CLD_EXITED || told.si_code == CLD_KILLED || told.si_code == CLD_DUMPED))
+    waitid(P_PID, (id_t)tid, &told, WEXITED | WNOHANG | __WALL);
+}
+
+/* A thread in execve(2) waits until the others of its process have ended: of those that are attached, or were started
+ * by such, that is when their tracer has taken their exits, of which nobody needs to know more. Without memory of its
+ * own: it is called by a signal. */
+static void
+take_exits(int tid)
+{
+  _Alignas(struct dirent) char buffer[2048];
+  char path[32];
+  long length;
+
+  snprintf(path, sizeof path, "/proc/%d/task", tid);
+  int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  while (dir >= 0 && (length = syscall(SYS_getdents64, dir, buffer, sizeof buffer)) > 0)
+    for (long at = 0; at < length; at += ((const struct dirent *)(const void *)(buffer + at))->d_reclen)
+      take_exit(atoi(((const struct dirent *)(const void *)(buffer + at))->d_name));
+  if (dir >= 0)
+    close(dir);
+}
+
+/* It interrupts waitpid. And PTRACE_SEIZE, which sleeps for as long as a thread of the process is in execve(2), and is
+ * called again by the kernel. */
 static void
 on_alarm(int number)
 {
-  (void)number; /* only to interrupt waitpid */
+  int before = errno;
+
+  (void)number;
+  if (attaching)
+    take_exits(attaching);
+  errno = before;
 }
 
 static void
@@ -36,7 +79,7 @@ renew_patience(void)
 }
 
 int
-trace_setup(unsigned milliseconds, struct err *err)
+trace_setup(unsigned milliseconds, volatile bool *touched_, struct err *err)
 {
   struct sigaction action = {.sa_handler = on_alarm};
   struct itimerval every = {{0, TICK_US}, {0, TICK_US}};
@@ -44,6 +87,7 @@ trace_setup(unsigned milliseconds, struct err *err)
 
   sigemptyset(&set);
   sigaddset(&set, SIGALRM);
+  touched = touched_;
   patience_ms = milliseconds;
   renew_patience();
   if (sigaction(SIGALRM, &action, NULL) < 0 || sigprocmask(SIG_UNBLOCK, &set, NULL) < 0 ||
@@ -75,6 +119,7 @@ wait_for(int tid, int *status)
       return 1; /* another thread has called exec */
     if (errno != EINTR)
       return -1;
+    take_exits(tid);
     char state = procfs_state(tid);
     /* The first thread, when others live on: a zombie that nobody can wait for. */
     if (state == 'Z')
@@ -169,7 +214,12 @@ wait_event_stop(struct stopping *s, struct tracee *tracee)
     if (event == PTRACE_EVENT_STOP) {
       tracee->stopped = WSTOPSIG(status) != SIGTRAP;
       tracee->running = false;
-      return read_thread(tracee, s->err);
+      if (read_thread(tracee, s->err) == 0)
+        return 0;
+      if (s->err->number != ESRCH)
+        return -1;
+      tracee->running = true; /* killed since: the next that is heard of it is that */
+      continue;
     }
     if (event == PTRACE_EVENT_CLONE && add_cloned(s, tid) < 0)
       return -1;
@@ -180,6 +230,7 @@ wait_event_stop(struct stopping *s, struct tracee *tracee)
   }
 }
 
+/* 0: another thread is the first now, by execve(2). */
 static int
 refuse_without_leader(struct stopping *s, int pid)
 {
@@ -187,20 +238,40 @@ refuse_without_leader(struct stopping *s, int pid)
   for (int i = 0; i < 5; i++) {
     if (procfs_exiting(pid))
       return err_code(s->err, "exiting", "is exiting");
+    if (procfs_state(pid) != 'Z')
+      return 0;
     nanosleep(&(struct timespec){0, 1000000}, NULL);
   }
   return refuse(s, "lives on without its first thread");
 }
 
-static int
-seize_thread(struct stopping *s, int pid, int tid)
+static long
+attach(int pid, int tid)
 {
-  if (sys_ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE) == 0) {
+  attaching = pid;
+  long result = sys_ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE);
+  attaching = 0;
+  return result;
+}
+
+/* Of threads that execve(2) is replacing: a thread that has ended already, or whose number another has taken since. */
+#define SEIZE_TURNS 50
+
+static int
+seize_thread(struct stopping *s, int pid, int tid, int turn)
+{
+  if (attach(pid, tid) == 0) {
     if (sys_ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 && errno != ESRCH)
       return err_step(s->err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tid, strerror(errno));
     return add_tracee(s, tid);
   }
   int number = errno, tracer = procfs_tracer(tid);
+  /* By execve(2) one of ours has become the first, and goes by another number than it was known by. */
+  if (tracer == getpid() && tid == pid && procfs_state(tid) != 'Z') {
+    if (sys_ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 && errno != ESRCH)
+      return err_step(s->err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tid, strerror(errno));
+    return add_tracee(s, tid);
+  }
   /* It has ended; or one of ours has just started it, and will tell. */
   if (number == ESRCH || tracer == -1 || tracer == getpid())
     return 0;
@@ -212,6 +283,10 @@ seize_thread(struct stopping *s, int pid, int tid)
   /* Between its end and its disappearance. */
   if (state == 'Z' || state == 'X' || state == 0)
     return 0;
+  if (number == EPERM && turn < SEIZE_TURNS) {
+    nanosleep(&(struct timespec){0, 100000}, NULL);
+    return seize_thread(s, pid, tid, turn + 1);
+  }
   errno = number;
   return err_step(s->err, RAMET_STEP_SEIZE, "attach to thread %d: %s", tid, strerror(number));
 }
@@ -228,7 +303,7 @@ seize_new(struct stopping *s, int pid)
   if (found < 0)
     return err_step(s->err, RAMET_STEP_SEIZE, "threads of %d: %s", pid, strerror(errno));
   for (int i = 0; i < found; i++)
-    if (!is_known(s, tids[i]) && seize_thread(s, pid, tids[i]) < 0)
+    if (!is_known(s, tids[i]) && seize_thread(s, pid, tids[i], 0) < 0)
       return -1;
   return s->count - first;
 }
@@ -248,9 +323,10 @@ wait_for_all(struct stopping *s)
   return 0;
 }
 
-/* A thread that runs may start another until it is stopped itself: until a round finds none. */
+/* A thread that runs may start another until it is stopped itself: until a round finds none. 0 also when the first
+ * thread is not there. */
 static int
-stop_all(struct stopping *s, int pid)
+stop_rounds(struct stopping *s, int pid)
 {
   int new_ones;
 
@@ -260,14 +336,62 @@ stop_all(struct stopping *s, int pid)
     if (waited)
       return waited;
   } while (new_ones > 0);
+  return 0;
+}
+
+static bool
+put_leader_first(struct stopping *s, int pid)
+{
   for (int i = 0; i < s->count; i++)
     if (s->tracees[i].tid == pid) {
       struct tracee leader = s->tracees[i];
       s->tracees[i] = s->tracees[0];
       s->tracees[0] = leader;
-      return 0;
+      return true;
     }
-  return refuse_without_leader(s, pid);
+  return false;
+}
+
+static bool
+stands(int tid)
+{
+  arch_registers registers;
+
+  return sys_ptrace(PTRACE_GETREGS, tid, 0, (uintptr_t)&registers) == 0;
+}
+
+/* execve(2) of another thread kills one that stands still, and gives that thread its number; it is waited for anew, and
+ * so are the others that it has killed. */
+static bool
+was_replaced(struct stopping *s)
+{
+  siginfo_t stop = {0};
+  int tid = s->tracees[0].tid;
+
+  if (stands(tid) &&
+      (waitid(P_PID, (id_t)tid, &stop, WSTOPPED | WNOHANG | WNOWAIT | __WALL) < 0 || stop.si_pid == 0))
+    return false;
+  s->tracees[0].running = true;
+  for (int i = 1; i < s->count; i++)
+    s->tracees[i].running |= !stands(s->tracees[i].tid);
+  return true;
+}
+
+static int
+stop_all(struct stopping *s, int pid)
+{
+  for (;;) {
+    int waited = stop_rounds(s, pid);
+    if (waited)
+      return waited;
+    bool there = put_leader_first(s, pid);
+    if (there && !was_replaced(s))
+      return 0;
+    if (!there && refuse_without_leader(s, pid) < 0)
+      return -1;
+    if (trace_patience_over())
+      return refuse(s, "calls exec faster than it stops");
+  }
 }
 
 int
@@ -374,8 +498,10 @@ continue_to_syscall_stop(struct tracee *tracee, enum ramet_step step, struct err
 {
   int status;
 
-  if (sys_ptrace(PTRACE_SYSCALL, tracee->tid, 0, 0) < 0 || wait_for(tracee->tid, &status) != 0)
-    return err_step(err, step, "system call in thread %d: %s", tracee->tid, strerror(errno));
+  do
+    if (sys_ptrace(PTRACE_SYSCALL, tracee->tid, 0, 0) < 0 || wait_for(tracee->tid, &status) != 0)
+      return err_step(err, step, "system call in thread %d: %s", tracee->tid, strerror(errno));
+  while (WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_STOP); /* it was asked more often than it had to be */
   if (WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_CLONE)
     return 1;
   if (!WIFSTOPPED(status) || WSTOPSIG(status) != SYSCALL_STOP) {
@@ -395,6 +521,8 @@ start_syscall(struct tracee *tracee, uint64_t address, long number, const uint64
 
   /* What is asked for here does not wait: only the machine may be busy. */
   renew_patience();
+  if (touched)
+    *touched = true;
 
   if (!tracee->injected && sched_getaffinity(tracee->tid, sizeof tracee->processors, &tracee->processors) == 0) {
     tracee->moved = true;

@@ -33,8 +33,8 @@ struct tracee {
   cpu_set_t processors;
 };
 
-/* Bounds the time until a process stands still, and the time of each system call in it: ETIMEDOUT. */
-int trace_setup(unsigned milliseconds, struct err *err) MUST_CHECK;
+/* `touched` is set before registers of a thread are replaced for the first time. Bounds the time until a process stands still, and the time of each system call in it: ETIMEDOUT. */
+int trace_setup(unsigned milliseconds, volatile bool *touched, struct err *err) MUST_CHECK;
 bool trace_patience_over(void);
 
 /* Asks all threads of a process to stop, and waits for none. Code "unforkable": the text is what the process does that

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
+#include "overdue.h"
+
 #define ATTRIBUTES_MAX 65536
 
 /* Files with more than one name: the first copy is linked to by the others. */
@@ -85,6 +87,8 @@ static int
 copy_range(struct copying *job, int from, int to, off_t at, off_t end, const char *name)
 {
   while (at < end) {
+    if (overdue_check(job->step, job->err) < 0)
+      return -1;
     size_t want = end - at < COPYING_CHUNK ? (size_t)(end - at) : COPYING_CHUNK;
     ssize_t got = pread(from, job->chunk, want, at);
     /* One that is being changed has become shorter, of which its times will tell. */

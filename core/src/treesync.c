@@ -9,6 +9,7 @@
 #include <sys/xattr.h>
 #include <time.h>
 
+#include "overdue.h"
 #include "syscalls.h"
 #include "treecopy_parts.h"
 
@@ -456,6 +457,8 @@ sync_entry(struct pass *p, struct place *place, const char *name)
   struct stat st;
   uint32_t number = tree_find(p->index, place->number, name);
 
+  if (overdue_check(p->copying.step, p->copying.err) < 0)
+    return -1;
   if (!number)
     number = tree_add(p->index, place->number, name);
   if (!number)

@@ -346,6 +346,35 @@ VICTIM(execs, "executes itself all the time")
 }
 
 static void *
+execute_self(void *ignored)
+{
+  execl("/proc/self/exe", "hostile", "threads_exec", (char *)NULL);
+  return ignored;
+}
+
+static void *
+stay(void *ignored)
+{
+  for (;;)
+    pause();
+  return ignored;
+}
+
+VICTIM(threads_exec, "executes itself all the time, each time in another of its nine threads")
+{
+  pthread_t thread;
+
+  if (!getenv("AGAIN"))
+    ready();
+  setenv("AGAIN", "1", 1);
+  tell_if_asked();
+  for (int i = 0; i < 8; i++)
+    start(&thread, stay, NULL);
+  start(&thread, execute_self, NULL);
+  stay(NULL);
+}
+
+static void *
 map_and_unmap(void *ignored)
 {
   (void)ignored;

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import gc
 import json
+import math
 import os
 import resource
 import signal
@@ -36,6 +37,8 @@ from ramet.wire.places import DAEMON_SOCKET, LOCK, LOG, is_named, make_runtime, 
 
 IDLE_S = 900.0
 GRACE_S = 10.0
+SNAPSHOT_TIMEOUT_S = 60.0
+SNAPSHOT_TIMEOUT_MAX_S = 3600
 LOCK_TIMEOUT_S = 20.0
 BACKLOG = 1024
 TICK_S = 30.0
@@ -88,6 +91,7 @@ def serve(
                 (place,) if data is None else (place, data),
                 data=data,
                 snapshot_memory=_snapshot_memory(),
+                snapshot_ms=_snapshot_ms(),
                 memory_reserve=_memory_reserve(),
                 place=_cgroups(),
                 totals=_totals(),
@@ -132,6 +136,15 @@ def _snapshot_memory() -> int:
     if (number := parse_size(text, "RAMET_SNAPSHOT_MEMORY")) < 1:
         raise InvalidRequest.of("RAMET_SNAPSHOT_MEMORY", "no snapshot fits into no memory")
     return number
+
+
+def _snapshot_ms() -> int:
+    seconds = _seconds("RAMET_SNAPSHOT_TIMEOUT", SNAPSHOT_TIMEOUT_S)
+    if not 0 < seconds <= SNAPSHOT_TIMEOUT_MAX_S:
+        raise InvalidRequest.of(
+            "RAMET_SNAPSHOT_TIMEOUT", f"a snapshot may take between 1 ms and {SNAPSHOT_TIMEOUT_MAX_S} s"
+        )
+    return math.ceil(seconds * 1000)
 
 
 def _memory_reserve() -> int:

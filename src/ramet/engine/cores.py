@@ -113,7 +113,8 @@ class Core:
 class Settings:
     """Where a core lives and how. The descriptors belong to the daemon and outlive every core.
 
-    `snapshot_memory` are the bytes that snapshots may take in memory, 0: any. `private` are paths that no
+    `snapshot_memory` are the bytes that snapshots may take in memory, 0: any; `snapshot_ms` bounds how long
+    taking one may last, 0: core's choice. `private` are paths that no
     root shows. `data` is where snapshots are kept, by default where the
     environment says. `memory_reserve` are the bytes that the machine keeps, 0: core's choice.
     `place` is where sandboxes can have cgroups. `totals` bounds all sandboxes together. `lends`: mounts are
@@ -129,6 +130,7 @@ class Settings:
     program: Path | None = None
     data: str | None = None
     snapshot_memory: int = 0
+    snapshot_ms: int = 0
     memory_reserve: int = 0
     place: cgroups.Place = cgroups.NOWHERE
     totals: str = ""
@@ -258,6 +260,7 @@ class Cores:
                 grace_ms=settings.grace_ms,
                 pool=settings.pool,
                 snapshot_memory=settings.snapshot_memory,
+                snapshot_ms=settings.snapshot_ms,
                 spill=overflow,
                 memory_reserve=settings.memory_reserve,
                 place=settings.place,

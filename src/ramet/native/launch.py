@@ -29,7 +29,8 @@ class Start:
 
     `listener` is the listening socket of ``core.sock``, `runtime_dir` the directory it stands in (core
     removes it at its end), `log` where core writes. None as `pool` means core's own default.
-    `snapshot_memory` are the bytes that snapshots may take in memory, 0: any; `spill` is a directory for
+    `snapshot_memory` are the bytes that snapshots may take in memory, 0: any; `snapshot_ms` bounds how long
+    taking one may last, 0: core's choice; `spill` is a directory for
     what exceeds them, if there is one. `memory_reserve` are the bytes
     that the machine keeps, 0: core's choice. `place` is where sandboxes can have cgroups; they are noted in
     `runtime_dir`. `totals` are the bounds of all sandboxes together, as core reads them.
@@ -42,6 +43,7 @@ class Start:
     grace_ms: int
     pool: int | None = None
     snapshot_memory: int = 0
+    snapshot_ms: int = 0
     spill: int | None = None
     memory_reserve: int = 0
     place: cgroups.Place = cgroups.NOWHERE
@@ -130,6 +132,7 @@ def command_line(
         "grace-ms": start.grace_ms,
         "pool": start.pool,
         "snapshot-memory": start.snapshot_memory or None,
+        "snapshot-ms": start.snapshot_ms or None,
         "memory-reserve": start.memory_reserve or None,
         "uid-map": ids.uids,
         "gid-map": ids.gids,

@@ -216,6 +216,7 @@ class Options:
     fault: int = 0
     maps: tuple[str, str] | None = None
     snapshot_memory: int = 0
+    snapshot_ms: int = 0
     spill: int | None = None
     listen: bool = False
     python: bool = False
@@ -435,6 +436,8 @@ def start_bare(options: Options) -> Core:
             inherited["hold"] = hold.hold.fileno()
         given: dict[str, object] = {**inherited, "uid-map": maps[0], "gid-map": maps[1]}
         given |= {"pool": options.pool, "grace-ms": options.grace_ms, "fault": options.fault}
+        if options.snapshot_ms:
+            given["snapshot-ms"] = options.snapshot_ms
         if options.snapshot_memory:
             given["snapshot-memory"] = options.snapshot_memory
         if hold and hold.helpers:

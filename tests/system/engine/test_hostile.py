@@ -16,8 +16,8 @@ from system.engine import _engine
 from system.engine._engine import Engine, Guest, Victim
 
 HOSTILE = _engine.victims("hostile")
-RESTLESS = {"forks", "vforks", "execs", "maps", "signals_itself", "stops_itself"}
-UNFORKABLE = {"unmaps", "fills_holes", "poisons_vdso", "no_stack", "forks", "vforks", "stops_itself"}
+RESTLESS = {"forks", "vforks", "execs", "threads_exec", "maps", "signals_itself", "stops_itself"}
+UNFORKABLE = {"unmaps", "fills_holes", "poisons_vdso", "no_stack", "forks", "stops_itself"}
 """Those of which a fork may be refused every time: what it needs is gone, or never holds still."""
 HELD = {
     "CapEff 0000000000000000",

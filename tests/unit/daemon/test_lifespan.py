@@ -112,6 +112,21 @@ def test_a_budget_of_snapshots_that_makes_no_sense_is_refused_by_name(monkeypatc
     assert caught.value.field == "RAMET_SNAPSHOT_MEMORY"
 
 
+@pytest.mark.parametrize("text", ["x", "-1", "0", "2h"])
+def test_a_time_for_snapshots_that_makes_no_sense_is_refused_by_name(monkeypatch, text):
+    monkeypatch.setenv("RAMET_SNAPSHOT_TIMEOUT", text)
+    with pytest.raises(InvalidRequest) as caught:
+        lifespan._snapshot_ms()
+    assert caught.value.field == "RAMET_SNAPSHOT_TIMEOUT"
+
+
+def test_the_time_of_a_snapshot_is_told_in_milliseconds(monkeypatch):
+    monkeypatch.delenv("RAMET_SNAPSHOT_TIMEOUT", raising=False)
+    assert lifespan._snapshot_ms() == 60_000
+    monkeypatch.setenv("RAMET_SNAPSHOT_TIMEOUT", "250ms")
+    assert lifespan._snapshot_ms() == 250
+
+
 def test_the_budget_of_snapshots_is_by_default_half_of_what_is_available(monkeypatch):
     monkeypatch.delenv("RAMET_SNAPSHOT_MEMORY", raising=False)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
