@@ -93,7 +93,8 @@ fuzz: build/asan/build.ninja ## feed core's decoders with nonsense, each for FUZ
 bench: build ## measure, beside bubblewrap; benchmarks/README.md tells how to read it
 	$(PYTHON) -m benchmarks
 
-docs: $(READY) ## check that what the pages name exists
+docs: build ## build/site: the pages as a web site; and check that what they show is what happens
+	$(PYTHON) scripts/build_site.py
 	$(PYTHON) -m pytest tests/docs $(PYTEST_ARGS)
 
 wheel: $(READY) ## dist/: the wheel with the static program, and the source distribution

@@ -44,7 +44,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Snapshots and templates": ("snapshots", "Snapshot", "templates", "Template"),
     "Rollouts": ("rollouts", "Rollouts", "Attempt", "SupportsFork"),
     "Events": ("events", "Events", "Event"),
-    "The daemon": ("status", "Client"),
+    "The daemon, and servers": ("status", "Client", "connect"),
     "For programs of others": ("Forkbox",),
 }
 # Not among the names of `ramet`: what users only get from other objects.
