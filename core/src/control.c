@@ -2,10 +2,15 @@
 #define _GNU_SOURCE
 #include "control.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cgroups.h"
 #include "files.h"
@@ -36,6 +41,8 @@ static int runtime_dir = -1;
 static uid_t peer_uid;
 static bool greeted; /* false on a connection that has not said HELLO yet */
 static uint64_t core_id, grace_ns;
+static ino_t socket_inode;
+static char program[64];
 static uint32_t pool_size;
 static struct deadline grace;
 static struct queued *queue_head, **queue_tail = &queue_head;
@@ -189,7 +196,7 @@ describe_core(struct writer *writer)
   put_u64(writer, RAMET_TAG_CORE_ID, core_id);
   put_u64(writer, RAMET_TAG_GRACE_NS, grace_ns);
   put_u32(writer, RAMET_TAG_SINGLE_UID, sandbox_single_uid());
-  put_text(writer, RAMET_TAG_PROGRAM, RAMET_VERSION);
+  put_text(writer, RAMET_TAG_PROGRAM, program);
   put_text(writer, RAMET_TAG_CGROUPS, cgroups_told());
 }
 
@@ -607,22 +614,36 @@ control_pool_size(void)
   return pool_size;
 }
 
+/* Another core may listen at core.sock by now: that of a later program. Then the daemon has given this one's socket
+ * the core's own name. */
 void
 control_close(void)
 {
+  char name[32];
+  struct stat now;
+
   flush();
-  if (runtime_dir >= 0)
+  if (runtime_dir < 0)
+    return;
+  if (fstatat(runtime_dir, "core.sock", &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == socket_inode)
     unlinkat(runtime_dir, "core.sock", 0);
+  snprintf(name, sizeof name, "core-%016" PRIx64 ".sock", core_id);
+  unlinkat(runtime_dir, name, 0);
 }
 
 int
 control_setup(const struct control_options *options, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
+  struct stat here;
 
   connection = options->connection;
   listener = options->listener;
   runtime_dir = options->runtime_dir;
+  if (runtime_dir >= 0 && fstatat(runtime_dir, "core.sock", &here, AT_SYMLINK_NOFOLLOW) == 0)
+    socket_inode = here.st_ino;
+  snprintf(program, sizeof program, "%s%s%s", RAMET_VERSION, options->build ? "+" : "",
+           options->build ? options->build : "");
   grace_ns = options->grace_ns;
   pool_size = options->pool_size;
   grace.fire = grace_over;

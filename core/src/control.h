@@ -10,6 +10,7 @@ struct control_options {
   int connection;   /* the first control connection */
   int listener;     /* core.sock, or -1 */
   int runtime_dir;  /* descriptor of the directory that holds core.sock, or -1 */
+  const char *build; /* what tells this program from others of its version, or NULL */
   uint64_t grace_ns;
   uint32_t pool_size;
 };

@@ -64,6 +64,7 @@ enum serve_flag {
   CGROUPS,
   DISKS,
   TOTALS,
+  BUILD,
 };
 
 static const struct option serve_long[] = {
@@ -87,6 +88,7 @@ static const struct option serve_long[] = {
     {"cgroups", 1, 0, CGROUPS},
     {"disks", 1, 0, DISKS},
     {"totals", 1, 0, TOTALS},
+    {"build", 1, 0, BUILD},
     {0, 0, 0, 0},
 };
 
@@ -104,6 +106,9 @@ serve_option(int option, struct serve_options *options)
     return 0;
   case NEWIDMAP:
     options->newidmap = optarg;
+    return 0;
+  case BUILD:
+    options->control.build = optarg;
     return 0;
   case GRACE:
     if (number(optarg, 0, 86400000, &n) < 0)

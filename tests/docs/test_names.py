@@ -167,6 +167,8 @@ CALLED = {
     "snapshot.list": "snapshot ls",
     "snapshot.compact": "snapshot-compact",
     "snapshot.remove": "snapshot rm",
+    "snapshot.import": "serve",
+    "hand_over": "daemon upgrade",
 }
 
 

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, overload
 
 from ramet._version import __version__
 from ramet.daemon.logs import Log
@@ -40,6 +40,8 @@ GRACE_S = 10.0
 SNAPSHOT_TIMEOUT_S = 60.0
 SNAPSHOT_TIMEOUT_MAX_S = 3600
 LOCK_TIMEOUT_S = 20.0
+HAND_OVER_S = 15.0
+"""How long requests may go on that are under way when a daemon hands over; below LOCK_TIMEOUT_S."""
 BACKLOG = 1024
 TICK_S = 30.0
 TOTALS = {"memory": "memory", "cpus": "cpus", "processes": "processes", "sandboxes": "processes"}
@@ -95,6 +97,7 @@ def serve(
                 memory_reserve=_memory_reserve(),
                 place=_cgroups(),
                 totals=_totals(),
+                upgrade_s=_seconds("RAMET_UPGRADE_DEADLINE_S", None),
             )
             asyncio.run(live(settings, Log(log), starter, idle))
     except Exception as error:  # noqa: BLE001  the last stop: told to the starter and to the log
@@ -115,7 +118,11 @@ def _told(error: BaseException) -> RametError:
     return DaemonStartError("daemon_start_failed", f"the daemon did not start: {error!r}")
 
 
-def _seconds(variable: str, default: float) -> float:
+@overload
+def _seconds(variable: str, default: float) -> float: ...
+@overload
+def _seconds(variable: str, default: None) -> float | None: ...
+def _seconds(variable: str, default: float | None) -> float | None:
     text = os.environ.get(variable)
     return default if not text else parse_seconds(text, variable)
 
@@ -279,11 +286,29 @@ async def live(
             log("daemon started", version=__version__, runtime_dir=settings.path, idle_s=idle_s)
             try:
                 await _until_end(server, log, idle_s)
+                if server.handing_over:
+                    _remove(DAEMON_SOCKET, settings.directory)
+                    await _finish(server, log)
             finally:
                 _remove(DAEMON_SOCKET, settings.directory)
                 server.close()
-        await cores.close()
-        log("daemon ended")
+        if server.handing_over:
+            await cores.leave()
+            for task in running:
+                task.cancel()  # they watch over sandboxes, as the next daemon does
+        else:
+            await cores.close()
+        log("daemon ended", handed_over=server.handing_over)
+
+
+async def _finish(server: Server, log: Log) -> None:
+    """Let what is under way come to its end. Whoever asks meanwhile waits for the next daemon."""
+    try:
+        async with asyncio.timeout(HAND_OVER_S):
+            await server.finish()
+            await server.cores.sandboxes.snapshots.written()
+    except TimeoutError:
+        log("requests cut off", active=server.active)
 
 
 async def _guarded(coroutine: Coroutine[Any, Any, object], log: Log) -> None:

@@ -47,6 +47,10 @@ class Server:
         self.log = log
         self.faults = faults
         self.stopping = asyncio.Event()
+        self.handing_over = False
+        """Whether this daemon's end is not that of its sandboxes."""
+        self.finishing = False
+        self._quiet = asyncio.Event()
         self.connections: set[Connection] = set()
         self.active = 0
         self.last_activity = self._started = time.monotonic()
@@ -57,6 +61,7 @@ class Server:
             "status": self._status,
             "ping": self._ping,
             "shutdown": self._shutdown,
+            "hand_over": self._hand_over,
         }
         self.lanes = Lanes(cores)
         self._asked: dict[str, Callable[[Any, Connection], Awaitable[Any]]] = {
@@ -81,6 +86,25 @@ class Server:
         for connection in list(self.connections):
             connection.refuse(DaemonLost("daemon_lost", "the daemon is ending"))
             connection.close()
+
+    async def finish(self) -> None:
+        """Take no more requests, and wait until those under way are answered.
+
+        What was sent and not read is sent again by its client, to the next daemon.
+        """
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        self.cores.sandboxes.events.close()
+        self.finishing = True
+        for connection in list(self.connections):
+            connection.close_if_done()
+        self._quiet.clear()
+        if self.active:
+            await self._quiet.wait()
+
+    def quiet(self) -> None:
+        """The last request under way was answered."""
+        self._quiet.set()
 
     async def perform(self, operation: str, request: Any, client: Connection) -> Any:
         """The result of an operation that takes no streams."""
@@ -118,6 +142,7 @@ class Server:
             active=self.active - 1,  # this request is no work
             runtime_dir=self._path,
             core=await core.status() if core is not None else None,
+            older=tuple([await one.status() for one in self.cores.older]),
         )
 
     async def _doctor(self) -> Report:
@@ -125,6 +150,10 @@ class Server:
 
         found = await asyncio.to_thread(run_checks)
         return Report(tuple([Finding(one.name, one.status, one.detail, one.fix) for one in found]))
+
+    async def _hand_over(self) -> Pong:
+        self.handing_over = True
+        return await self._shutdown()
 
     async def _shutdown(self) -> Pong:
         self.stopping.set()
@@ -145,6 +174,11 @@ class Connection:
         self._when_closed: Callable[[], object] | None = None
         self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._loop.add_reader(sock, self._readable)
+
+    def close_if_done(self) -> None:
+        """Close it, unless a request is under way, or an answer on its way."""
+        if not self._busy and not self._unsent:
+            self.close()
 
     @property
     def closed(self) -> bool:
@@ -186,6 +220,8 @@ class Connection:
             self._busy = busy
             self._server.active += 1 if busy else -1
             self._server.last_activity = time.monotonic()
+            if not self._server.active:
+                self._server.quiet()
 
     def _readable(self) -> None:
         try:
@@ -280,6 +316,8 @@ class Connection:
             return
         self._set_busy(busy=False)
         self.pass_on(message, [])
+        if self._server.finishing:
+            self.close_if_done()
 
     def _transmit(self, message: dict[str, Any], fds: list[int]) -> bool:
         """False when the socket is full, which happens to one that asked for hundreds of sandboxes."""
@@ -300,3 +338,5 @@ class Connection:
                 return
         if not self._closed:
             self._loop.remove_writer(self._sock)
+            if self._server.finishing:
+                self.close_if_done()

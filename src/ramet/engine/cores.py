@@ -1,7 +1,8 @@
-"""The core that a daemon has.
+"""The core that a daemon has, and those of earlier programs beside it.
 
 It is started when first needed, adopted from a daemon that died, and replaced by the next request when it
-dies.
+dies. One that was adopted and is of another program than this daemon would start is kept for the sandboxes
+that it has and gets no new ones: it ends with the last of them, or at a deadline.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable, Coroutine
@@ -26,11 +28,13 @@ from ramet.native import cgroups, frames
 from ramet.native.core import CoreConnection
 from ramet.native.faults import error_of
 from ramet.native.launch import UCRED, Launched, Start, reap, sender_pid, start_core
-from ramet.native.locate import find_program
+from ramet.native.locate import build_of, find_program
 from ramet.native.runs import run_end
 from ramet.store.places import data_path, make_overflow
 
 SOCKET = "core.sock"
+"""Of the core that gets new sandboxes. Those beside it have a name of their own."""
+OLDER_SOCKET = re.compile(r"core-[0-9a-f]{16}\.sock")
 END_TIMEOUT_S = 10.0
 HELLO_TIMEOUT_S = 3.0
 Spawn = Callable[[Coroutine[Any, Any, object]], object]
@@ -47,6 +51,13 @@ class Core:
         self.cgroups = launched.cgroups
         self.active = 0
         self.alive = True
+        self.listed = True
+        """False until it has told, when it is adopted, of what it has."""
+        self.leaving = False
+        """Whether it gets no new sandboxes but forks of those that it has."""
+        self.socket = SOCKET
+        self.gone = asyncio.Event()
+        """Set when it was left alone by the last of its sandboxes."""
         # Random, so that no sandbox of an adopted core has the number.
         self.last_sandbox = secrets.randbits(62) + 1
         self._last_snapshot = secrets.randbits(31)
@@ -117,8 +128,9 @@ class Settings:
     taking one may last, 0: core's choice. `private` are paths that no
     root shows. `data` is where snapshots are kept, by default where the
     environment says. `memory_reserve` are the bytes that the machine keeps, 0: core's choice.
-    `place` is where sandboxes can have cgroups. `totals` bounds all sandboxes together. `lends`: mounts are
-    lent to core, which real root's core needs.
+    `place` is where sandboxes can have cgroups. `totals` bounds all sandboxes together. `upgrade_s` is how
+    long a core of an earlier program is kept for its sandboxes, None: as long as there are any. `lends`:
+    mounts are lent to core, which real root's core needs.
     """
 
     directory: int
@@ -134,6 +146,7 @@ class Settings:
     memory_reserve: int = 0
     place: cgroups.Place = cgroups.NOWHERE
     totals: str = ""
+    upgrade_s: float | None = None
     lends: bool = dataclasses.field(default_factory=lambda: os.geteuid() == 0)
 
     def core_program(self) -> Path:
@@ -142,17 +155,22 @@ class Settings:
 
 
 class Cores:
-    """At most one running core."""
+    """At most one core that gets new sandboxes, and those of earlier programs that have some still."""
 
     def __init__(self, settings: Settings, spawn: Spawn, log: Callable[..., object]) -> None:
         """`spawn` runs a coroutine in the daemon's task group; `log` takes an event and its fields."""
         self.settings = settings
         self.spawn = spawn
         self.running: Core | None = None
+        self.older: list[Core] = []
         self.sandboxes = Sandboxes(self)
         self._log = log
         self._starting: asyncio.Future[Core] | None = None
         self._closed = False
+
+    def living(self) -> tuple[Core, ...]:
+        """All that run."""
+        return (*self.older, *(() if self.running is None else (self.running,)))
 
     async def ensure(self) -> Core:
         """The running core, started if there is none. Raises IsolationError, DaemonStartError."""
@@ -170,6 +188,9 @@ class Cores:
         self._log("core lost", core=f"{core.core_id:016x}", pid=core.pid, error=error.message)
         if self.running is core:
             self.running = None
+        elif core in self.older:
+            self.older.remove(core)
+            self._remove_socket(core.socket)
         self.sandboxes.core_lost(core)
         self.spawn(self._bury(core.pid))
 
@@ -180,30 +201,54 @@ class Cores:
         # The record of lineage is compared with the snapshots, so these are closed after it.
         await self.sandboxes.lineage.close()
         self.sandboxes.snapshots.close()
-        core, self.running = self.running, None
-        if core is not None:
-            with contextlib.suppress(RametError, TimeoutError):
-                async with asyncio.timeout(END_TIMEOUT_S):
-                    await core.connection.ask(p.SHUTDOWN)
-            core.connection.close()
-            core.alive = False
-            await self._bury(core.pid)
+        cores = self.living()
+        self.running, self.older = None, []
+        for core in cores:
+            await self._end(core)
         # Core removes it where it can: not in a directory of real root's.
-        self._remove_socket()
+        self._remove_socket(SOCKET)
         # Also what a core left that ended while there was no daemon.
         await asyncio.to_thread(cgroups.remove_noted, self.settings.directory)
 
-    def _remove_socket(self) -> None:
+    async def _end(self, core: Core) -> None:
+        """End a core with all that it has, and wait until it is gone."""
+        if core.socket != SOCKET:
+            self._remove_socket(core.socket)
+        with contextlib.suppress(RametError, TimeoutError):
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await core.connection.ask(p.SHUTDOWN)
+        core.connection.close()
+        core.alive = False
+        await self._bury(core.pid)
+
+    async def leave(self) -> None:
+        """Leave every core to the next daemon, with the sandboxes that outlive their makers."""
+        self._closed = True
+        self.sandboxes.ahead.close()
+        await self.sandboxes.lineage.close()
+        self.sandboxes.snapshots.close()
+        for core in self.living():
+            core.connection.close()
+            core.alive = False
+
+    def _remove_socket(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET, dir_fd=self.settings.directory)
+            os.unlink(name, dir_fd=self.settings.directory)
 
     async def adopt(self) -> bool:
-        """Take over a core that an earlier daemon left behind; True when there was one."""
+        """Take over the cores that earlier daemons left behind; True when there were any."""
+        older = [name for name in os.listdir(self.settings.directory) if OLDER_SOCKET.fullmatch(name)]
+        return any([await self._adopt(name) for name in (*sorted(older), SOCKET)])
+
+    async def _adopt(self, name: str) -> bool:
         try:
-            launched = await asyncio.to_thread(self._hello)
+            launched = await asyncio.to_thread(self._hello, name)
             if launched is None:
+                if name != SOCKET:
+                    self._remove_socket(name)
                 return False
             core = Core(launched, self)
+            core.listed, core.socket = False, name
             await core.definitions.define_filter()
             left = await core.connection.list_sandboxes()
         except RametError as error:
@@ -211,13 +256,57 @@ class Cores:
             if isinstance(error, ProtocolMismatch):
                 raise
             return False
-        self.running = core
+        core.listed = True
+        core.leaving = name != SOCKET or not self._is_ours(core)
+        if core.leaving:
+            self._put_aside(core)
+        else:
+            self.running = core
         for sandbox in left:
             if not self.sandboxes.adopt(core, sandbox):
                 core.end_sandbox(sandbox.u64(p.TAG_SANDBOX))
         await self.sandboxes.adopted(core)
-        self._log("core adopted", core=f"{core.core_id:016x}", sandboxes=len(left))
+        self._log("core adopted", core=f"{core.core_id:016x}", sandboxes=len(left), leaving=core.leaving)
+        if core.leaving:
+            self.emptied(core)
         return True
+
+    def _is_ours(self, core: Core) -> bool:
+        """Whether it is of the program that this daemon would start."""
+        try:
+            return core.program.partition("+")[2] == build_of(self.settings.core_program())
+        except (OSError, DaemonStartError):
+            # There is none to be started in its place.
+            return True
+
+    def _put_aside(self, core: Core) -> None:
+        """Have it get no new sandboxes, and have the name of its socket be free for the next."""
+        if core.socket == SOCKET:
+            core.socket = f"core-{core.core_id:016x}.sock"
+            directory = self.settings.directory
+            os.rename(SOCKET, core.socket, src_dir_fd=directory, dst_dir_fd=directory)
+        self.older.append(core)
+        if self.settings.upgrade_s is not None:
+            self.spawn(self._end_at_deadline(core, self.settings.upgrade_s))
+
+    async def _end_at_deadline(self, core: Core, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await core.gone.wait()
+                return
+        if core in self.older:
+            self._log("core at its deadline", core=f"{core.core_id:016x}")
+            self.older.remove(core)
+            self.sandboxes.core_ends(core, "an upgrade's deadline came")
+            await self._end(core)
+
+    def emptied(self, core: Core) -> None:
+        """A core may have lost its last sandbox: then one of an earlier program ends."""
+        if core in self.older and not self.sandboxes.of_core(core):
+            self.older.remove(core)
+            core.gone.set()
+            self._log("core empty", core=f"{core.core_id:016x}")
+            self.spawn(self._end(core))
 
     async def _start(self, started: asyncio.Future[Core]) -> None:
         try:
@@ -240,7 +329,7 @@ class Cores:
     def _launch(self) -> Launched:
         settings = self.settings
         program = settings.core_program()
-        self._remove_socket()  # a core that was killed leaves it behind
+        self._remove_socket(SOCKET)  # a core that was killed leaves it behind
         cgroups.remove_noted(settings.directory)
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
@@ -249,7 +338,7 @@ class Cores:
             overflow = make_overflow(settings.data or data_path())
             if overflow is not None:
                 opened.callback(os.close, overflow)
-            listener.bind(self._address())
+            listener.bind(self._address(SOCKET))
             os.chmod(SOCKET, 0o600, dir_fd=settings.directory)
             listener.listen(4)
             start = Start(
@@ -265,21 +354,22 @@ class Cores:
                 memory_reserve=settings.memory_reserve,
                 place=settings.place,
                 totals=settings.totals,
+                build=build_of(program),
             )
             try:
                 return start_core(start)
             except BaseException:
-                self._remove_socket()
+                self._remove_socket(SOCKET)
                 raise
 
-    def _hello(self) -> Launched | None:
+    def _hello(self, name: str) -> Launched | None:
         """Blocks for a moment: the conversation's first exchange, before the connection serves requests."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             sock.settimeout(HELLO_TIMEOUT_S)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             try:
-                sock.connect(self._address())
+                sock.connect(self._address(name))
             except (FileNotFoundError, ConnectionRefusedError):
                 sock.close()
                 return None
@@ -308,8 +398,8 @@ class Cores:
             found.text(p.TAG_CGROUPS),
         )
 
-    def _address(self) -> str:
-        return f"/proc/self/fd/{self.settings.directory}/{SOCKET}"
+    def _address(self, name: str) -> str:
+        return f"/proc/self/fd/{self.settings.directory}/{name}"
 
     async def _bury(self, pid: int) -> None:
         """Wait until a core is gone, and remove its cgroups, which only now are empty."""

@@ -130,8 +130,7 @@ class Sandboxes:
 
     async def _hear(self) -> None:
         """Have core tell of what clients did past us. Whatever it is asked, it tells of that first."""
-        core = self._cores.running
-        if core is not None:
+        for core in self._cores.living():
             with contextlib.suppress(RametError):
                 await core.status()
 
@@ -612,7 +611,7 @@ class Sandboxes:
                 self._made_past_us(core, number, found)
             elif sandbox is None:
                 # A core that is being adopted tells of ends before it lists who lives.
-                if self._cores.running is None:
+                if not core.listed:
                     self._strays.setdefault(number, []).append(frame)
             elif frame.kind == p.EXITED:
                 if found.u32(p.TAG_COMMAND) == COMMAND:
@@ -679,7 +678,7 @@ class Sandboxes:
         What was told of sandboxes that nobody knows is of no use.
         """
         self._strays.clear()
-        for sandbox in list(self._living.values()):
+        for sandbox in self.of_core(core):
             # One that ends meanwhile has none.
             with contextlib.suppress(RametError):
                 _, ends = await core.connection.fetch(p.HELD, u64(p.TAG_SANDBOX, sandbox.number))
@@ -689,9 +688,21 @@ class Sandboxes:
     def core_lost(self, core: Core) -> None:
         """Everything that core had is gone."""
         self.snapshots.core_lost(core)
-        for sandbox in [one for one in self._living.values() if one.core is core]:
+        for sandbox in self.of_core(core):
             sandbox.note = sandbox.note or "core ended"
             self._finish(sandbox, core.ended_as(LOST))
+
+    def core_ends(self, core: Core, note: str) -> None:
+        """It is about to be ended with everything that it has."""
+        self.snapshots.core_lost(core)
+        for sandbox in self.of_core(core):
+            sandbox.note = sandbox.note or note
+            sandbox.writing = False
+            self._finish(sandbox, core.ended_as(LOST, reason="killed"))
+
+    def of_core(self, core: Core) -> list[Sandbox]:
+        """Those that live in it."""
+        return [one for one in self._living.values() if one.core is core]
 
     # --- the list -----------------------------------------------------------------------------------------
 
@@ -743,6 +754,8 @@ class Sandboxes:
             self.events.tell("ended", info)
             self.lineage.ended(info)
         self._forget_old()
+        if sandbox.core.leaving:
+            self._cores.emptied(sandbox.core)
 
     def _give_up(self, sandbox: Sandbox) -> None:
         """It could not be made. Core may have it still, when its command was refused."""

@@ -57,6 +57,11 @@ class Image:
     users: int = 0
     dropped: bool = False
 
+    @property
+    def serves(self) -> bool:
+        """Whether new sandboxes are to be forked from it where it is."""
+        return self.core.alive and not self.core.leaving
+
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Keep it in core while children are made of it: core refuses those that wait when it is dropped."""
@@ -156,6 +161,7 @@ class Snapshots:
         self._images: dict[str, Image] = {}
         self._taken: set[str] = set()
         self._writing: dict[str, Snapshot] = {}
+        self._later: set[asyncio.Task[object]] = set()
         self._busy: dict[str, asyncio.Lock] = {}
 
     @contextlib.asynccontextmanager
@@ -213,6 +219,10 @@ class Snapshots:
         self, name: str, image: Image, reserved: contextlib.AsyncExitStack[bool | None]
     ) -> None:
         """As `keep`, whose failure is remembered for who lists. Takes `reserved`, the hold on the name."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  it is a coroutine of the loop
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
         async with reserved:
             try:
                 await self.keep(name, image)
@@ -250,11 +260,11 @@ class Snapshots:
         """
         self._check_written(name)
         known = self._images.get(name)
-        if known is not None and known.core.alive:
+        if known is not None and known.serves:
             return known
         async with self._alone(name):
             known = self._images.get(name)
-            if known is None or not known.core.alive:
+            if known is None or not known.serves:
                 core = await self._ensure()
                 known = Image.of_saved(core, *await self._archive.load(name, core))
                 self._images[name] = known
@@ -304,6 +314,11 @@ class Snapshots:
     def core_lost(self, core: Core) -> None:
         """What that core had in memory is gone; the disk still has it."""
         self._images = {name: image for name, image in self._images.items() if image.core is not core}
+
+    async def written(self) -> None:
+        """Wait until what nobody waited for is on disk, or has failed."""
+        while later := next((one for one in self._later if not one.done()), None):
+            await asyncio.wait([later])
 
     def close(self) -> None:
         """The daemon ends."""

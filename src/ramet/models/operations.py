@@ -264,7 +264,10 @@ class CoreStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """A running daemon. `core` is None until the first run, and after core ended."""
+    """A running daemon. `core` is None until the first run, and after core ended.
+
+    `older` are cores of earlier programs, which are kept for the sandboxes that they have.
+    """
 
     pid: int
     version: str
@@ -275,6 +278,7 @@ class DaemonStatus:
     active: int
     runtime_dir: str
     core: CoreStatus | None = None
+    older: tuple[CoreStatus, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
@@ -284,7 +288,8 @@ class DaemonStatus:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
         core = data.get("core")
-        return cls(**{**data, "core": CoreStatus(**core) if core else None})
+        older = tuple([CoreStatus(**one) for one in data.get("older", ())])
+        return cls(**{**data, "core": CoreStatus(**core) if core else None, "older": older})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -451,6 +456,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("status", Empty, DaemonStatus),
         Operation("ping", Empty, Pong),
         Operation("shutdown", Empty, Pong),
+        Operation("hand_over", Empty, Pong),
         Operation("sandbox.create", s.CreateRequest, s.SandboxInfo, streams="made", idempotent=False),
         Operation("sandbox.fork", s.ForkRequest, s.ForkReport, streams="made", idempotent=False),
         Operation("sandbox.lane", s.ForkLaneRequest, s.ForkLaneInfo, streams="made"),

@@ -33,7 +33,8 @@ class Start:
     taking one may last, 0: core's choice; `spill` is a directory for
     what exceeds them, if there is one. `memory_reserve` are the bytes
     that the machine keeps, 0: core's choice. `place` is where sandboxes can have cgroups; they are noted in
-    `runtime_dir`. `totals` are the bounds of all sandboxes together, as core reads them.
+    `runtime_dir`. `totals` are the bounds of all sandboxes together, as core reads them. `build` is what it
+    says of its program.
     """
 
     program: Path
@@ -48,11 +49,14 @@ class Start:
     memory_reserve: int = 0
     place: cgroups.Place = cgroups.NOWHERE
     totals: str = ""
+    build: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launched:
     """A core that is up. `pid` is its pid as seen from here; it is a child of this process.
+
+    `program` is its version, and after a ``+`` what tells it from other builds of that.
 
     `cgroups` is what it has of them, as in `ramet.models.limits.enforced_by`.
     """
@@ -140,6 +144,7 @@ def command_line(
         "cgroups": None if given is None else given.option,
         "disks": None if given is None else ",".join(disks()) or None,
         "totals": start.totals or None,
+        "build": start.build,
     }
     asked = {name: value for name, value in options.items() if value is not None}
     words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]

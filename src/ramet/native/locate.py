@@ -7,6 +7,7 @@ can write, never one in somebody's home.
 """
 
 import filecmp
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from ramet.errors import DaemonStartError
 
-__all__ = ["PACKAGED_PROGRAM", "SYSTEM_PROGRAM", "find_program", "system_copy_fault"]
+__all__ = ["PACKAGED_PROGRAM", "SYSTEM_PROGRAM", "build_of", "find_program", "system_copy_fault"]
 
 OVERRIDE = "RAMET_CORE"
 PACKAGED_PROGRAM = Path(__file__).resolve().parent.parent / "_native" / "ramet-core"
@@ -65,6 +66,11 @@ def system_copy_fault(*, packaged: Path = PACKAGED_PROGRAM, system: Path = SYSTE
     if is_program(packaged) and not filecmp.cmp(packaged, system, shallow=False):
         return f"{system} is of another version than {packaged}"
     return None
+
+
+def build_of(path: Path) -> str:
+    """What tells this program from others. Raises OSError."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def is_program(path: Path) -> bool:

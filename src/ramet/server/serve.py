@@ -101,6 +101,9 @@ async def _live(
             config.load()
             assert config.ssl is not None  # noqa: S101  there is a certificate
             config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+        for tenant in await tenants.standing():
+            if await tenant.upgrade():
+                log.info("daemon upgraded", tenant=tenant.name)
         server = _Server(config)
         audit.heed_hangup(asyncio.get_running_loop())
         async with contextlib.AsyncExitStack() as using:

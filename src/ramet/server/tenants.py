@@ -16,11 +16,20 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+from ramet._version import __version__
 from ramet.client._async.client import AsyncClient
 from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.files import AsyncFiles
 from ramet.client._async.sandbox import AsyncSandbox
-from ramet.errors import DaemonLost, InvalidRequest, RametError, SandboxEnded, SnapshotError
+from ramet.errors import (
+    DaemonError,
+    DaemonLost,
+    DaemonStartError,
+    InvalidRequest,
+    RametError,
+    SandboxEnded,
+    SnapshotError,
+)
 from ramet.models.commands import SandboxLaneRequest
 from ramet.models.names import check_name
 from ramet.models.sandboxes import (
@@ -33,6 +42,7 @@ from ramet.models.sandboxes import (
     check_metadata,
     check_sandbox,
 )
+from ramet.native.locate import build_of, find_program
 from ramet.server import notes
 from ramet.server.faults import Refused
 from ramet.server.guests import Guest
@@ -47,6 +57,8 @@ OWN = "ramet."
 LET_GO_S = 2.0
 """How long a kernel is kept at hand that nobody uses: its sandbox's time to live runs from then on."""
 KEPT_ANSWERS = 1000
+GOING_S = 30.0
+"""How long a daemon may take that hands over."""
 BOXES_MAX = 2000
 UNKNOWN = 1 << 40
 TOUCH_MIN_S, TOUCH_MAX_S = 0.3, 20.0
@@ -494,6 +506,23 @@ class Tenant:
                 return False
             return True
 
+    async def upgrade(self) -> bool:
+        """Have a daemon of this version take over from an earlier one's, if that runs; whether it did.
+
+        Raises RametError when it does not go.
+        """
+        async with AsyncClient(self.client.runtime_dir, start=False) as client:
+            try:
+                found = await client.status()
+                if found.version == __version__ and (found.core is None or is_ours(found.core.program)):
+                    return False
+                await wait_gone((await client.hand_over()).pid)
+            except DaemonLost:
+                return False
+        # At once: core ends what nobody takes over.
+        await self.client.ping()
+        return True
+
     async def shut_down(self) -> None:
         """End the tenant's daemon with every sandbox, if it runs."""
         async with AsyncClient(self.client.runtime_dir, start=False) as client:
@@ -547,6 +576,35 @@ class Tenants:
             await tenant.aclose()
         if self.public is not None:
             await self.public.aclose()
+
+
+# --- programs ---------------------------------------------------------------------------------------------
+
+
+def is_ours(program: str) -> bool:
+    """Whether a core that says this of its program is of the one that is installed here."""
+    try:
+        return program.partition("+")[2] == build_of(find_program())
+    except (OSError, DaemonStartError):
+        return True  # there is none to be started in its place
+
+
+async def wait_gone(pid: int) -> None:
+    """Wait for the end of a daemon. Raises DaemonError."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        gone = asyncio.Event()
+        asyncio.get_running_loop().add_reader(handle, gone.set)
+        async with asyncio.timeout(GOING_S):
+            await gone.wait()
+    except TimeoutError:
+        raise DaemonError("daemon_stays", f"the daemon, pid {pid}, does not hand over") from None
+    finally:
+        asyncio.get_running_loop().remove_reader(handle)
+        os.close(handle)
 
 
 # --- what the server notes of a sandbox -------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Core:
     """Takes note of what it is asked to end."""
 
     def __init__(self):
-        self.alive = True
+        self.alive, self.listed, self.leaving = True, False, False
         self.connection = Connection()
         self.single_uid = True
         self.cgroups = ""
@@ -61,6 +61,9 @@ class Cores:
 
     running = None
     settings = Settings(-1, "", -1, 0)
+
+    def living(self):
+        return ()
 
     async def ensure(self):
         raise NotImplementedError

@@ -174,10 +174,11 @@ def test_every_result_of_the_table_arrives_as_it_left():
     core = CoreStatus(1, "c0de", "0.1", 1, "single", 8, 7, 0, 1, 2, 3, 0.5)
     samples = {
         "run": RunEnd(139, "signal", "SIGSEGV", 1.5, 0.5, 1.0, 2.0, 3, 4, single_uid=True, lingering=False),
-        "status": DaemonStatus(1, "0.1", 1, 1.0, 0.5, 1, 0, "/run", core),
+        "status": DaemonStatus(1, "0.1", 1, 1.0, 0.5, 1, 0, "/run", core, (core,)),
         "lane": LaneInfo("c0de", "AAAA", {"HOME": "/home/user"}, "/home/user", single_uid=True),
         "ping": Pong("0.1", 1),
         "shutdown": Pong("0.1", 1),
+        "hand_over": Pong("0.1", 1),
         "doctor": Report((Finding("kernel", "pass", "6.1"),)),
     }
     samples |= sandbox_results()

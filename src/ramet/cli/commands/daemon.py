@@ -50,6 +50,31 @@ def stop(as_json: bool = _JSON) -> int:
     return 0
 
 
+def upgrade(as_json: bool = _JSON) -> int:
+    """Have a daemon of this version take over from the one that runs, with the sandboxes that are detached.
+
+    A core of another version goes on beside a new one until the last of its sandboxes has ended.
+    """
+    from ramet.client import Client, ping
+
+    before = None
+    with Client(start=False) as client:
+        try:
+            before = client.hand_over()
+        except DaemonLost as error:
+            if error.code != "daemon_absent":
+                raise
+    if before is not None:
+        _await_end(before.pid)
+    pong = ping()
+    _tell(
+        {"upgraded": before is not None, **pong.to_wire()},
+        f"the daemon runs: version {pong.version}, pid {pong.pid}",
+        as_json,
+    )
+    return 0
+
+
 def status(as_json: bool = _JSON) -> int:
     """Show the daemon and its core, without starting them. The exit code is 3 when none is running."""
     from ramet.client import Client
@@ -86,6 +111,10 @@ def _described(found: DaemonStatus) -> dict[str, object]:
     rows["pool"] = f"{core.pool_ready} of {core.pool_size} entries ready"
     rows["sandboxes"] = f"{core.sandboxes} alive, {core.runs} ended"
     rows["roots"] = core.roots
+    if found.older:
+        rows["older cores"] = ", ".join(
+            f"version {one.program}, pid {one.pid}, {one.sandboxes} alive" for one in found.older
+        )
     rows["snapshots"] = f"{core.snapshot_memory >> 20} MiB in memory"
     if core.snapshot_budget:
         rows["snapshots"] = f"{core.snapshot_memory >> 20} of {core.snapshot_budget >> 20} MiB in memory"

@@ -203,6 +203,10 @@ class AsyncClient:
         """End the daemon and every sandbox; with ``start=True`` a missing one is started first."""
         return Pong.from_wire(await self.ask("shutdown"))
 
+    async def hand_over(self) -> Pong:
+        """End the daemon alone: the next one has what outlives its makers."""
+        return Pong.from_wire(await self.ask("hand_over"))
+
     async def ask(
         self,
         name: str,
@@ -230,7 +234,7 @@ class AsyncClient:
                     break
             except DaemonLost as error:
                 lost = error
-                if name == "shutdown" or not _idempotent(name):
+                if name in {"shutdown", "hand_over"} or not _idempotent(name):
                     break
             finally:
                 self._give_back(connection)

@@ -204,6 +204,10 @@ class Client:
         """End the daemon and every sandbox; with ``start=True`` a missing one is started first."""
         return Pong.from_wire(self.ask("shutdown"))
 
+    def hand_over(self) -> Pong:
+        """End the daemon alone: the next one has what outlives its makers."""
+        return Pong.from_wire(self.ask("hand_over"))
+
     def ask(
         self,
         name: str,
@@ -231,7 +235,7 @@ class Client:
                     break
             except DaemonLost as error:
                 lost = error
-                if name == "shutdown" or not _idempotent(name):
+                if name in {"shutdown", "hand_over"} or not _idempotent(name):
                     break
             finally:
                 self._give_back(connection)
