@@ -1,5 +1,5 @@
-"""What is asked of a sandbox, command, terminal or snapshot that is not there, or has ended, is refused by name:
-nothing is silently done to nobody."""
+"""What is asked of a sandbox, command, terminal or snapshot that is not there, or has ended, is refused by
+name: nothing is silently done to nobody."""
 
 import pytest
 
