@@ -59,6 +59,8 @@ resume(struct capture_tree *tree, struct err *err)
 
   for (int i = 0; i < tree->count; i++) {
     struct capture *capture = tree->processes[i];
+    if (tree->source->frozen)
+      kill(capture->pid, SIGSTOP); /* what runs on until it is ended exceeds its memory further */
     if (capture->threads && trace_release(capture->threads, capture->thread_count, err) < 0)
       result = -1;
     free(capture->threads);

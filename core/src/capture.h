@@ -36,6 +36,7 @@ struct capture_source {
       *touched; /* shared with core: threads of the source have registers that are not theirs, or copies that
                              would run on if the tracer died */
   bool drop; /* what cannot be carried */
+  bool frozen; /* by signals that are none of its own, and to be so again */
   pid_t twin;                            /* parked, or 0 */
   const struct image *parent;            /* of which the source is a fork, or NULL */
   const struct image *stem; /* the source is a stem made from this, or NULL: shared memory is as there */

@@ -284,6 +284,8 @@ stop_process(struct capture_tree *tree, struct capture *capture, struct err *err
 
   do {
     waited = trace_stop_process(capture->pid, capture->threads, &capture->thread_count, err);
+    if (waited == 0 && capture->source->frozen)
+      waited = trace_thaw(capture->pid, capture->threads, &capture->thread_count, err);
     if (waited == 0)
       waited = leave_restorer(capture, err);
     if (waited > 0 && (loop_now() - since > VFORK_PATIENCE_NS || trace_patience_over()))

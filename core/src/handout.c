@@ -19,13 +19,17 @@ struct fork_ends {
 };
 
 /* A fork's process begins in its stem's cgroups, and is in those of its own only for what nothing else can bound. Its memory
- * is that of its parked twin, to which the kernel charges it (mm->owner), wherever the child is: init watches it. */
+ * is that of its parked twin, to which the kernel charges it (mm->owner), wherever the child is: init watches it. So it does
+ * where the state is to be kept: at a cgroup's limit the kernel kills, or has processes wait where no tracer can stop
+ * them, and the snapshot's own copies would be charged to who is at the limit. */
 static int
 bound(struct sandbox *sandbox, const struct plan *plan, struct cgroup_entrances *entrances, struct err *err)
 {
-  const struct cgroup_limits limits = {plan->memory, plan->processes, plan->quota, plan->io_bytes};
+  const struct cgroup_limits limits = {plan->keep ? 0 : plan->memory, plan->processes, plan->quota, plan->io_bytes};
 
-  sandbox->watched = plan->memory && (plan->snapshot || !sandbox->cgroup || !cgroups_control_memory());
+  sandbox->keep = plan->keep != 0;
+  sandbox->watched =
+      plan->memory && (plan->keep || plan->snapshot || !sandbox->cgroup || !cgroups_control_memory());
   if (plan->quota && !cgroups_control_cpu())
     return err_field(err, "cpu_quota", "needs a cgroup, and there is none");
   if (plan->io_bytes && !cgroups_control_io())

@@ -551,7 +551,7 @@ renew_machine_id(void)
 static void
 start_watching(const struct plan *plan)
 {
-  memory_watch_start(plan->watch, plan->shm_bytes != 0);
+  memory_watch_start(plan->watch, plan->shm_bytes != 0, plan->keep != 0);
   /* A fork has the resource limits of its source. */
   time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot, memory_group);
   guest_view_start();
@@ -826,11 +826,22 @@ sooner(int one, int other)
 }
 
 static void
+tell_over(int stopped_before)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u32(&writer, RAMET_TAG_PID, (uint32_t)stopped_before);
+  tell(RAMET_INIT_OVER, 0, &writer);
+}
+
+static void
 look(void)
 {
   struct writer nothing = {0};
+  int stopped_before;
 
-  memory_watch_look();
+  if (memory_watch_look(&stopped_before))
+    tell_over(stopped_before);
   if (time_watch_look())
     tell(RAMET_INIT_IDLE, 0, &nothing);
   guest_view_serve();

@@ -30,6 +30,8 @@
 #define LATEST_NS 1000000000u
 /* A tree that does not grow is looked at less often, but never so seldom that a hog would live longer. */
 #define CALM_NS 150000000u
+/* What is frozen for good is captured and ended by others, in less than this. */
+#define FROZEN_NS 12000000000u
 /* A look is at most this part of the time until the next: many processes cost their own sandbox, not the machine. */
 #define COST_SHARE 5
 #define FDS_PER_LOOK 16384
@@ -52,7 +54,7 @@ static unsigned processors = 1;
 static dev_t memory_files; /* the file system of memory files that have no name */
 static uint64_t files_seen[FILES_SEEN];
 static int fds_left;
-static bool own_shm;
+static bool own_shm, keeps, stands_still;
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
 
@@ -239,6 +241,30 @@ kill_largest(const struct measure *before)
   free(frozen.processes);
 }
 
+/* All stand still from now on, if they exceed the limit when nobody grows any more. */
+static bool
+freeze(const struct measure *before, int *stopped_before)
+{
+  struct measure still = {0};
+
+  kill(-1, SIGSTOP);
+  stands_still = measure_tree(&still, true) > limit;
+  *stopped_before = 0;
+  for (int i = 0; i < still.count; i++) {
+    bool was = was_stopped(before, still.processes[i].pid);
+    if (was)
+      *stopped_before = still.processes[i].pid;
+    else if (!stands_still)
+      kill(still.processes[i].pid, SIGCONT);
+  }
+  free(still.processes);
+  if (stands_still) {
+    kills++;
+    next_at = loop_now() + FROZEN_NS;
+  }
+  return stands_still;
+}
+
 static uint64_t
 bounded(uint64_t value, uint64_t lowest, uint64_t highest)
 {
@@ -269,7 +295,7 @@ find_memory_files(void)
 }
 
 void
-memory_watch_start(uint64_t bytes, bool shm)
+memory_watch_start(uint64_t bytes, bool shm, bool keep)
 {
   cpu_set_t set;
 
@@ -277,6 +303,7 @@ memory_watch_start(uint64_t bytes, bool shm)
     processors = (unsigned)CPU_COUNT(&set);
   limit = bytes;
   own_shm = shm;
+  keeps = keep;
   last = 0;
   if (limit)
     plan_next(0, loop_now());
@@ -291,14 +318,27 @@ memory_watch_timeout(void)
   return at >= next_at ? 0 : (int)((next_at - at) / 1000000u) + 1;
 }
 
-void
-memory_watch_look(void)
+/* Nobody came. */
+static void
+end_frozen(void)
+{
+  kill(-1, SIGKILL);
+  next_at = loop_now() + FROZEN_NS;
+}
+
+bool
+memory_watch_look(int *stopped_before)
 {
   uint64_t began = limit ? loop_now() : 0;
   struct measure measure = {0};
+  bool now_frozen = false;
 
   if (!limit || began < next_at)
-    return;
+    return false;
+  if (stands_still) {
+    end_frozen();
+    return false;
+  }
   if (!memory_files)
     find_memory_files();
   uint64_t used = measure_tree(&measure, false);
@@ -306,10 +346,14 @@ memory_watch_look(void)
     used = measure_tree(&measure, true);
   if (used > peak)
     peak = used;
-  if (used > limit)
+  if (used > limit && keeps)
+    now_frozen = freeze(&measure, stopped_before);
+  else if (used > limit)
     kill_largest(&measure);
   free(measure.processes);
-  plan_next(used, began);
+  if (!now_frozen)
+    plan_next(used, began);
+  return now_frozen;
 }
 
 /* Only where pages that are shared may make a difference it is worth to walk over all of them. */

@@ -135,6 +135,8 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
     return decode_u64(value, "wall", &plan->wall_ns, err);
   case RAMET_TAG_MEMORY:
     return decode_u64(value, "memory", &plan->memory, err);
+  case RAMET_TAG_KEEP:
+    return decode_u32(value, "keep", &plan->keep, err);
   case RAMET_TAG_CPU_QUOTA:
     return decode_u64(value, "cpu_quota", &plan->quota, err);
   case RAMET_TAG_CPU_NS:
@@ -217,7 +219,7 @@ tag_fits(uint16_t tag, enum plan_use use, bool from_core)
     return use != PLAN_SPAWN || from_core;
   if (use == PLAN_START)
     return tag >= RAMET_TAG_COMMAND && tag < RAMET_TAG_STDIN;
-  if (tag == RAMET_TAG_SNAPSHOT)
+  if (tag == RAMET_TAG_SNAPSHOT || tag == RAMET_TAG_KEEP)
     return use == PLAN_CREATE;
   /* A fork takes streams and a number for the command that it carries on, and nothing else of a command. */
   if (tag == RAMET_TAG_COMMAND || (tag >= RAMET_TAG_STDIN && tag <= RAMET_TAG_CHANNEL))
@@ -240,6 +242,8 @@ require(const struct plan *plan, enum plan_use use, struct err *err)
     return err_field(err, "sandbox", "is missing");
   if (use == PLAN_CREATE && plan->for_a_command && !plan->snapshot)
     return err_field(err, "snapshot", "is missing: only a fork takes a command's number and streams");
+  if (plan->keep && !plan->memory)
+    return err_field(err, "keep", "is for what has a limit on memory");
   if (plan->snapshot && plan->root)
     return err_field(err, "root", "a snapshot brings its own");
   if (use == PLAN_START && plan->command.number == 0)

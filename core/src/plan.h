@@ -42,6 +42,7 @@ struct plan {
   uint64_t processes; /* 0: no limit of ours */
   uint64_t wall_ns;   /* 0: none */
   uint64_t memory;    /* 0: none */
+  uint32_t keep;      /* not 0: what exceeds that is captured before its end */
   uint64_t quota;     /* 0: none */
   uint64_t cpu_ns, idle_ns, shm_bytes, io_bytes; /* 0: none */
   bool owned;

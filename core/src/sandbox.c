@@ -51,6 +51,7 @@ enum event {
   EVENT_ENDED, /* no process is left inside */
   EVENT_CONNECTED,
   EVENT_IDLE, /* nothing has run for as long as may be */
+  EVENT_OVER, /* it is above its memory and stands still */
   EVENT_FAILED,
   EVENT_HOSTILE, /* a malformed or unexpected frame, or a closed channel */
   EVENT_DEADLINE,
@@ -653,6 +654,8 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
     control_refuse(frame->request, &err);
 }
 
+static void tell_over(const struct sandbox *sandbox);
+
 void
 sandbox_stand(struct sandbox *sandbox)
 {
@@ -666,6 +669,8 @@ sandbox_stand(struct sandbox *sandbox)
   reply(sandbox, RAMET_OK, sandbox->request, &writer);
   if (sandbox->has_session)
     sandbox_tell_created(sandbox);
+  if (sandbox->frozen)
+    tell_over(sandbox);
 }
 
 void
@@ -925,6 +930,36 @@ on_deadline_standing(struct sandbox *sandbox, struct frame *frame)
 }
 
 static void
+tell_over(const struct sandbox *sandbox)
+{
+  cleanup_writer struct writer writer = {0};
+
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  control_event(RAMET_OVER, &writer);
+}
+
+/* Before it stands nobody could capture it. */
+static void
+on_over(struct sandbox *sandbox, struct frame *frame)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint16_t tag;
+
+  if (!sandbox->keep || sandbox->frozen || attr_next(&walk, &tag, &value, &ignored) <= 0 || tag != RAMET_TAG_PID ||
+      span_u32(value, &sandbox->stopped_before) < 0) {
+    on_hostile(sandbox, frame);
+    return;
+  }
+  sandbox->frozen = true;
+  /* It was stopped with the rest, and is no copy of what has been written since. */
+  sandbox_lose_twin(sandbox);
+  if (sandbox->state == SANDBOX_STANDING)
+    tell_over(sandbox);
+}
+
+static void
 on_idle_standing(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
@@ -1004,19 +1039,19 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     IDLE              FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     IDLE              OVER        FAILED           HOSTILE     DEADLINE     KILL     DEATH */
     [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
-                      on_failed, on_hostile, on_deadline, on_kill, on_death},
+                      on_hostile, on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
-                        on_hostile, on_hostile, ignore, ignore, on_death},
+                        on_hostile, on_hostile, on_hostile, ignore, ignore, on_death},
     [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, ignore,
-                          on_failed, on_hostile, on_deadline, on_kill, on_death},
+                          on_over, on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_run_idle,
-                         on_failed, on_hostile, on_run_deadline, on_kill, on_death},
+                         on_hostile, on_failed, on_hostile, on_run_deadline, on_kill, on_death},
     [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_connected, on_idle_standing,
-                          on_spawn_failed, on_hostile, on_deadline_standing, on_kill_standing, on_death},
-    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger, ignore,
-                        on_death},
+                          on_over, on_spawn_failed, on_hostile, on_deadline_standing, on_kill_standing, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger,
+                        ignore, on_death},
 };
 
 static void
@@ -1045,6 +1080,8 @@ event_of(uint16_t kind)
     return EVENT_CONNECTED;
   case RAMET_INIT_IDLE:
     return EVENT_IDLE;
+  case RAMET_INIT_OVER:
+    return EVENT_OVER;
   case RAMET_INIT_FAILED:
     return EVENT_FAILED;
   default:

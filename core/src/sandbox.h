@@ -48,6 +48,8 @@ struct sandbox {
   uint64_t cgroup;       /* number of its own; 0: none */
   struct cgroup_limits limits; /* that the cgroup has */
   bool watched;          /* init sees to its memory */
+  bool keep, frozen;     /* it is to be captured when it exceeds that, and does */
+  uint32_t stopped_before; /* then: a process inside that a signal of its own had stopped, or 0 */
   struct known_command *commands; /* of a standing sandbox */
   /* what a snapshot of it needs */
   struct root *root;

@@ -350,6 +350,7 @@ fork_tracer(struct snapshot *s, struct sandbox *sandbox, struct err *err)
                                   .patience_ms = PATIENCE_MS,
                                   .allowed_ms = allowed_ms,
                                   .drop = s->drop,
+                                  .frozen = sandbox->frozen,
                                   .parent = s->parent ? &s->parent->image : NULL,
                                   .twin = sandbox->twin,
                                   .region_start = sandbox->region_start,
@@ -430,6 +431,8 @@ snapshot_take(const struct frame *frame, struct lane *session, struct err *err)
   struct sandbox *sandbox = sandbox_find(id);
   if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->overdue)
     return err_code(err, "unknown_sandbox", "no sandbox of this number stands");
+  if (sandbox->stopped_before)
+    return err_code(err, "unforkable", "pid %u inside: is stopped by a signal", sandbox->stopped_before);
   if (snapshot_capturing(id))
     return err_code(err, "capturing", "a snapshot of this sandbox is being taken");
   if (snapshot_memory_admit(err) < 0)

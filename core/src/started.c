@@ -444,7 +444,7 @@ start(struct frame *frame, struct lane *lane, struct err *err)
   if (!(plan.flags & RAMET_START_TERMINAL) != !plan.window)
     return err_field(err, "window", "a terminal has one, and nothing else has");
   struct sandbox *sandbox = sandbox_find(plan.sandbox);
-  if (!sandbox || sandbox->state != SANDBOX_STANDING)
+  if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->frozen)
     return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
   if (find(plan.sandbox, plan.command.number))
     return err_field(err, "command", "number %u is taken", plan.command.number);

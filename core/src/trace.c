@@ -453,6 +453,26 @@ trace_stop_again(int pid, struct tracee *tracees, int *count, struct err *err)
   return result;
 }
 
+/* SIGCONT has the threads of a traced process stop once more when they are let go (JOBCTL_TRAP_NOTIFY), before anything else.
+ * The stop that is asked for as well is the same one: each trap clears both. */
+int
+trace_thaw(int pid, struct tracee *tracees, int *count, struct err *err)
+{
+  struct stopping s = {.tracees = tracees, .count = *count, .err = err};
+
+  if (kill(pid, SIGCONT) < 0 && errno != ESRCH)
+    return err_step(err, RAMET_STEP_SEIZE, "thaw process %d: %s", pid, strerror(errno));
+  for (int i = 0; i < *count; i++) {
+    int tid = tracees[i].tid;
+    if ((sys_ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 || sys_ptrace(PTRACE_CONT, tid, 0, 0) < 0) && errno != ESRCH)
+      return err_step(err, RAMET_STEP_SEIZE, "continue thread %d: %s", tid, strerror(errno));
+    tracees[i].running = true;
+  }
+  int result = wait_for_all(&s);
+  *count = s.count;
+  return result;
+}
+
 int
 trace_adopt(int tid, struct tracee *tracee, struct err *err)
 {

@@ -47,6 +47,8 @@ int trace_stop_process(int pid, struct tracee *tracees, int *count, struct err *
 int trace_interrupt(struct tracee *tracees, int count, struct err *err) MUST_CHECK;
 /* Lets one run on for a while, until all that run are stopped again. */
 int trace_run_on(struct tracee *tracee, struct err *err) MUST_CHECK;
+/* Of a process that stop signals hold: takes those back. All its threads stand still as those do that ran. */
+int trace_thaw(int pid, struct tracee *tracees, int *count, struct err *err) MUST_CHECK;
 int trace_stop_again(int pid, struct tracee *tracees, int *count, struct err *err) MUST_CHECK;
 /* Attached by the kernel (PTRACE_O_TRACECLONE): waits for its first stop. */
 int trace_adopt(int tid, struct tracee *tracee, struct err *err) MUST_CHECK;

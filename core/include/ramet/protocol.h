@@ -113,6 +113,7 @@ enum ramet_kind {
   RAMET_ENDED = 35, /* reply to RUN, or event: the sandbox is gone */
   RAMET_READY = 36, /* first frame on the control connection of a new core */
   RAMET_CREATED = 37, /* event: a client made a sandbox over a lane, or claimed one */
+  RAMET_OVER = 38, /* event: a sandbox with KEEP is above its memory, and stands still to be captured */
   /* core to init */
   RAMET_INIT_PREPARE = 64,
   RAMET_INIT_ENTER = 65, /* take root and limits */
@@ -131,6 +132,7 @@ enum ramet_kind {
   RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
   RAMET_INIT_CONNECTED = 86,
   RAMET_INIT_IDLE = 87, /* nothing has run in the sandbox for as long as may be */
+  RAMET_INIT_OVER = 88, /* as OVER; PID: one that a signal of its own had stopped before */
   /* tracer to core, while the source stands still: fork the parked twin */
   RAMET_TRACER_TWIN = 96,
 };
@@ -174,6 +176,7 @@ enum ramet_tag {
   RAMET_TAG_FAULT = 42, /* u32: enum ramet_step that is to fail with EIO; FAULT_HOLD: to wait for SIGCONT (tests) */
   RAMET_TAG_MEMORY = 43, /* u64: bytes that all processes and written files together may take; 0: any */
   RAMET_TAG_WATCH = 44, /* u64, core to init: the same, where init has to see to it; in results, 1 if it had */
+  RAMET_TAG_KEEP = 46, /* u32: 1: what exceeds its memory is not killed, but stands still until it is ended */
   RAMET_TAG_CPU_QUOTA = 45, /* u64: microseconds of processor time in each 100 ms; 0: any */
   RAMET_TAG_CPU_NS = 84, /* u64: processor time of all processes together; 0: any */
   RAMET_TAG_IDLE_NS_MAX = 85, /* u64: for how long nothing in it may run; 0: any */

@@ -161,6 +161,13 @@ started_takes(uint16_t kind)
 }
 
 int
+started_missing(uint64_t sandbox, uint32_t number, struct err *err)
+{
+  (void)sandbox;
+  return err_code(err, "unknown_command", "no command %u here", number);
+}
+
+int
 started_request(struct frame *frame, struct lane *lane, struct err *err)
 {
   (void)frame;

@@ -378,6 +378,8 @@ belongs(uint16_t tag, enum plan_use use)
 {
   if (tag == RAMET_TAG_SANDBOX)
     return true;
+  if (tag == RAMET_TAG_KEEP)
+    return use == PLAN_CREATE;
   if (use == PLAN_START)
     return in(tag, start_tags, COUNT(start_tags));
   return (use != PLAN_SPAWN && in(tag, sandbox_tags, COUNT(sandbox_tags))) ||

@@ -1,7 +1,8 @@
-"""What is kept of sandboxes before their deadline ends them.
+"""What is kept of sandboxes before a limit ends them.
 
 The deadline of such a sandbox is the daemon's. Core has a later one, which holds when the daemon is stuck, or
-has died and none comes after it: nothing delays the end beyond that.
+has died and none comes after it: nothing delays the end beyond that. One that exceeds its memory is frozen by
+its init, which tells of it, and ends it itself when nobody does in a while.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ramet.engine.snapshots import Image, Snapshots
     from ramet.engine.standing import Sandbox
     from ramet.models.operations import RunEnd
+    from ramet.models.results import Reason
     from ramet.models.sandboxes import OnUnsupported
 
 CORE_S = KEEP_S + 2.0
@@ -28,7 +30,7 @@ CORE_S = KEEP_S + 2.0
 
 
 class Keeper:
-    """Sees to the deadlines of those whose last state is wanted."""
+    """Sees to the limits of those whose last state is wanted."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Keeper:
     @staticmethod
     def wall(sandbox: Sandbox, timeout: float | None) -> float | None:
         """The time that core gives it, which is about to be made. From now on ours runs."""
-        if timeout is None or not sandbox.keep_on:
+        if timeout is None or "timeout" not in sandbox.keep_on:
             return timeout
         sandbox.until = time.monotonic() + timeout
         return timeout + CORE_S
@@ -56,24 +58,33 @@ class Keeper:
         if sandbox.until is None or sandbox.end is not None:
             return
         left = max(0.0, sandbox.until - time.monotonic())
-        timer = asyncio.get_running_loop().call_later(left, lambda: self._spawn(self._keep(sandbox)))
+        timer = asyncio.get_running_loop().call_later(left, lambda: self._begin(sandbox, "timeout"))
         sandbox.on_end.append(timer.cancel)
 
-    async def _keep(self, sandbox: Sandbox) -> None:
+    def over(self, sandbox: Sandbox) -> None:
+        """It exceeds its memory, and stands still."""
+        self._begin(sandbox, "oom")
+
+    def _begin(self, sandbox: Sandbox, limit: Reason) -> None:
+        if not sandbox.ending and not sandbox.keeping:
+            sandbox.keeping = True
+            self._spawn(self._keep(sandbox, limit))
+
+    async def _keep(self, sandbox: Sandbox, limit: Reason) -> None:
         if sandbox.ending:
             return
-        patience = asyncio.get_running_loop().call_later(KEEP_S, self._give_up, sandbox)
+        patience = asyncio.get_running_loop().call_later(KEEP_S, self._give_up, sandbox, limit)
         try:
-            await self._take(sandbox)
+            await self._take(sandbox, limit)
         except (RametError, OSError) as error:
             if not sandbox.ending:
                 sandbox.kept_error = error.message if isinstance(error, RametError) else str(error)
         finally:
             patience.cancel()
-            sandbox.end_overdue()
+            sandbox.end_overdue(limit)
             self._tell(sandbox)
 
-    async def _take(self, sandbox: Sandbox) -> None:
+    async def _take(self, sandbox: Sandbox, limit: Reason) -> None:
         name = kept_name(sandbox.id)
         async with contextlib.AsyncExitStack() as reserved:
             await reserved.enter_async_context(self._snapshots.reserved(name))
@@ -81,22 +92,22 @@ class Keeper:
             if sandbox.ending:  # by itself, or it took too long
                 image.drop()
                 return
-            image.notes = {"kept": "timeout"}
+            image.notes = {"kept": limit}
             self._snapshots.writing(name, image)
             # What it would do while it is written would be lost.
             sandbox.writing = True
-            sandbox.end_overdue()
+            sandbox.end_overdue(limit)
             await self._snapshots.keep_later(name, image, reserved.pop_all())
         sandbox.kept_error = self._snapshots.failure(name)
         sandbox.kept = name if sandbox.kept_error is None else None
 
-    def _give_up(self, sandbox: Sandbox) -> None:
+    def _give_up(self, sandbox: Sandbox, limit: Reason) -> None:
         if sandbox.writing:
             sandbox.kept = kept_name(sandbox.id)
             sandbox.kept_error = "it is being written still: its status tells when it is ready"
         elif not sandbox.ending:
             sandbox.kept_error = f"its snapshot could not be taken in {KEEP_S:g} s"
-        sandbox.end_overdue()
+        sandbox.end_overdue(limit)
         self._tell(sandbox)
 
     def _tell(self, sandbox: Sandbox) -> None:

@@ -164,8 +164,13 @@ def fixed_part(root: int, filter_number: int) -> bytes:
     )
 
 
-def standing_part(sandbox: int, *, hostname: str, wall: float | None, owned: bool, record: bytes) -> bytes:
-    """What every sandbox that stays says of itself. `wall` None: it has no deadline."""
+def standing_part(
+    sandbox: int, *, hostname: str, wall: float | None, owned: bool, record: bytes, keep: bool = False
+) -> bytes:
+    """What every sandbox that stays says of itself. `wall` None: it has no deadline.
+
+    `keep`: above its limit of memory it stands still, for its state to be kept.
+    """
     return b"".join(
         (
             u64(p.TAG_SANDBOX, sandbox),
@@ -174,6 +179,7 @@ def standing_part(sandbox: int, *, hostname: str, wall: float | None, owned: boo
             u32(p.TAG_NETWORK, p.NETWORK_NONE),
             u32(p.TAG_OWNED, int(owned)),
             raw(p.TAG_RECORD, record),
+            u32(p.TAG_KEEP, 1) if keep else b"",
         )
     )
 

@@ -613,6 +613,8 @@ class Sandboxes:
                 # A core that is being adopted tells of ends before it lists who lives.
                 if not core.listed:
                     self._strays.setdefault(number, []).append(frame)
+            elif frame.kind == p.OVER:
+                self._keeper.over(sandbox)
             elif frame.kind == p.EXITED:
                 if found.u32(p.TAG_COMMAND) == COMMAND:
                     sandbox.command_ended(_exit_of(found, sandbox))
@@ -776,6 +778,7 @@ class Sandboxes:
             wall=Keeper.wall(sandbox, timeout),
             owned=sandbox.ttl is None,
             record=sandbox.record(),
+            keep="oom" in sandbox.keep_on,
         )
 
     @staticmethod

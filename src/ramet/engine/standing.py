@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ramet.engine.cores import Core
     from ramet.models.operations import RunRequest
+    from ramet.models.results import Reason
 
 COMMAND = 1
 """The number in core of a sandbox's one command."""
@@ -118,8 +119,10 @@ class Sandbox:
         """Its deadline, where that is ours: of time.monotonic(), which daemons of one boot share."""
         self.kept: str | None = None
         self.kept_error: str | None = None
-        self.overdue = False
-        """It is ended for its deadline."""
+        self.overdue: Reason | None = None
+        """What it is ended for, where that is a limit that we see to."""
+        self.keeping = False
+        """Its last state is wanted now."""
         self.writing = False
         """Its last state is being written to disk: its end is told after that."""
         self.last: RunEnd | None = None
@@ -162,7 +165,9 @@ class Sandbox:
     @property
     def ending(self) -> bool:
         """True once its end is certain, and while that is awaited."""
-        return self.overdue or self.note is not None or self.exit is not None or self.end is not None
+        return (
+            self.overdue is not None or self.note is not None or self.exit is not None or self.end is not None
+        )
 
     def info(self) -> SandboxInfo:
         """What is told of it."""
@@ -342,10 +347,10 @@ class Sandbox:
         if self.end is None and self.core.alive:
             self.core.end_sandbox(self.number)
 
-    def end_overdue(self) -> None:
-        """Have it ended for its deadline, if it is not ending already."""
+    def end_overdue(self, limit: Reason) -> None:
+        """Have it ended for a limit, ``timeout`` or ``oom``, if it is not ending already."""
         if not self.ending:
-            self.overdue = True
+            self.overdue = limit
             if self.core.alive:
                 self.core.end_sandbox(self.number)
 
@@ -375,9 +380,10 @@ class Sandbox:
         self.drop_first()
         if self.past_daemon and end.reason == "killed" and self.note is None:
             self.note = "its owner had it ended, or went"
-        if self.overdue and end.reason == "killed":
-            end = end._replace(reason="timeout", exit_code=EXIT_TIMEOUT)
-        elif end.reason == "timeout" and self.keep_on:
+        if self.overdue is not None and end.reason == "killed":
+            code = EXIT_TIMEOUT if self.overdue == "timeout" else end.exit_code
+            end = end._replace(reason=self.overdue, exit_code=code)
+        elif end.reason in self.keep_on:
             self.kept_error = self.kept_error or "the daemon did not come to it in time"
         self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
         self.ended = time.time()

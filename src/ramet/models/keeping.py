@@ -10,8 +10,9 @@ from ramet.models.limits import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+KEEPABLE = ("timeout", "oom")
 KEEP_S = 8.0
-"""How much later than its deadline a sandbox ends at most, for what is kept of it."""
+"""How much later than it would a sandbox ends at most, for what is kept of it."""
 
 
 def kept_name(sandbox: str) -> str:
@@ -25,17 +26,10 @@ def check_keep_on(value: object, timeouts: Iterable[float | None]) -> tuple[str,
     Raises InvalidRequest naming ``keep_on``.
     """
     if isinstance(value, str) or not isinstance(value, (list, tuple)):
-        raise InvalidRequest.of("keep_on", f"{shown(value)} is not a list: give ['timeout']")
+        raise InvalidRequest.of("keep_on", f"{shown(value)} is not a list: give ['timeout', 'oom']")
     for one in value:
-        if one == "oom":
-            # Until it is captured, whoever is over the limit must stand still, and who is stopped by a signal
-            # cannot be captured; who runs on meanwhile exceeds the limit as fast as memory can be filled.
-            raise InvalidRequest.of(
-                "keep_on", "'oom': what exceeds its limit of memory cannot be kept", code="keep_unsupported",
-                hint="fork or snapshot it while metrics() tell that there is room; give ['timeout']",
-            )  # fmt: skip
-        if one != "timeout":
-            raise InvalidRequest.of("keep_on", f"{shown(one)} is no end to keep on: give ['timeout']")
-    if value and None in timeouts:
+        if one not in KEEPABLE:
+            raise InvalidRequest.of("keep_on", f"{shown(one)} is no end to keep on: give 'timeout' or 'oom'")
+    if "timeout" in value and None in timeouts:
         raise InvalidRequest.of("keep_on", "'timeout': this sandbox has no timeout to end by")
     return tuple(dict.fromkeys(value))

@@ -86,6 +86,7 @@ EXITED = 34
 ENDED = 35
 READY = 36
 CREATED = 37
+OVER = 38
 INIT_PREPARE = 64
 INIT_ENTER = 65
 INIT_SPAWN = 66
@@ -102,6 +103,7 @@ INIT_FAILED = 84
 INIT_ENDED = 85
 INIT_CONNECTED = 86
 INIT_IDLE = 87
+INIT_OVER = 88
 TRACER_TWIN = 96
 
 # enum ramet_tag
@@ -140,6 +142,7 @@ TAG_RECORD = 41
 TAG_FAULT = 42
 TAG_MEMORY = 43
 TAG_WATCH = 44
+TAG_KEEP = 46
 TAG_CPU_QUOTA = 45
 TAG_CPU_NS = 84
 TAG_IDLE_NS_MAX = 85
@@ -407,6 +410,7 @@ KIND_NAMES = MappingProxyType(
         35: "ended",
         36: "ready",
         37: "created",
+        38: "over",
         64: "init_prepare",
         65: "init_enter",
         66: "init_spawn",
@@ -423,6 +427,7 @@ KIND_NAMES = MappingProxyType(
         85: "init_ended",
         86: "init_connected",
         87: "init_idle",
+        88: "init_over",
         96: "tracer_twin",
     }
 )
@@ -575,6 +580,7 @@ TAG_NAMES = MappingProxyType(
         42: "fault",
         43: "memory",
         44: "watch",
+        46: "keep",
         45: "cpu_quota",
         84: "cpu_ns",
         85: "idle_ns_max",

@@ -1,4 +1,4 @@
-"""`keep_on`: the state of a sandbox is kept before its deadline ends it."""
+"""`keep_on`: the state of a sandbox is kept before a limit ends it."""
 
 import pytest
 
@@ -77,13 +77,67 @@ def test_a_daemon_that_comes_after_keeps_what_its_predecessor_was_to_keep(own: O
     removed(name, client)
 
 
+SMALL, LARGE = {"memory": "64M"}, {"memory": "400M"}
+GROW = "[data.append(b'x' * 1_000_000) for _ in range(120)] and len(data)"
+
+
+@pytest.fixture
+def small():
+    """A Python with little memory, whose state is kept when that is not enough."""
+    with ramet.Sandbox(command=PYTHON, limits=SMALL, keep_on=["oom"]) as made:
+        tell(made, "data = []", "n = open('f', 'w').write('one')")
+        yield made
+
+
+def out_of_memory(sandbox):
+    """The name of what was kept of one that ends so."""
+    result = sandbox.wait(timeout=PATIENCE_S)
+    assert (result.reason, result.exit_code, result.limit) == ("oom", 137, "memory"), result
+    assert (result.kept, result.kept_error) == (f"kept-{sandbox.id}", None)
+    return result.kept
+
+
+def test_what_runs_out_of_memory_goes_on_where_there_is_more(small):
+    """Amid the statement that was too much, with all that it had; and so does a fork of a fork."""
+    with small.fork(keep_on=["oom"]) as child:
+        for one in (small, child):
+            one.stdin.write(f"{GROW}\n")
+        names = [out_of_memory(one) for one in (small, child)]
+    for name in names:
+        with ramet.Sandbox(name, limits=LARGE) as again:
+            assert again.stdout.readline(timeout=PATIENCE_S) == b"120\n"
+            assert ask(again, "(len(data), open('f').read())") == "(120, 'one')"
+        removed(name)
+
+
+def test_a_command_that_takes_all_memory_ends_its_sandbox_which_is_kept_with_it(small):
+    hog = small.commands.start(["python3", "-c", f"import time; data = []; {GROW}; time.sleep(1000)"])
+    name = out_of_memory(small)
+    assert hog.wait(PATIENCE_S).exit_code == 137
+    hog.close()
+    small.commands.forget()
+    with ramet.Sandbox(name, limits=LARGE) as again:
+        assert ask(again, "len(data)") == "0"
+        assert [one for one in again.processes() if "time.sleep(1000)" in one.command[-1]]
+    removed(name)
+
+
+def test_what_a_signal_had_stopped_before_is_not_kept_and_named(small):
+    stopped = int(ask(small, "(p := __import__('subprocess').Popen(['sleep', '1000'])).pid"))
+    tell(small, "p.send_signal(19)", f"__import__('os').waitpid({stopped}, 2)")
+    small.stdin.write(f"{GROW}\n")
+    result = small.wait(timeout=PATIENCE_S)
+    assert (result.reason, result.kept) == ("oom", None)
+    assert f"pid {stopped} " in result.kept_error
+    assert "stopped by a signal" in result.kept_error
+
+
 @pytest.mark.parametrize(
     "keep_on, timeout, code",
     [
-        (["oom"], 5, "keep_unsupported"),
         (["exit"], 5, "invalid_argument"),
         ("timeout", 5, "invalid_argument"),
-        (["timeout"], None, "invalid_argument"),
+        (["oom", "timeout"], None, "invalid_argument"),
     ],
 )
 def test_what_cannot_be_kept_on_is_refused_by_name(python, keep_on, timeout, code):

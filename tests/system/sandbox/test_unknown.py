@@ -1,5 +1,5 @@
-"""Whatever is asked of a sandbox, command, terminal or snapshot that is not there, or has ended, is refused by
-name, and nothing is silently done to nobody."""
+"""What is asked of a sandbox, command, terminal or snapshot that is not there, or has ended, is refused by
+name: nothing is silently done to nobody."""
 
 import pytest
 
@@ -76,9 +76,9 @@ def test_every_row_of_the_table_is_asked_about_what_is_not_there():
 def test_an_operation_on_no_sandbox_or_a_dead_one_is_refused_by_name(base, living, dead, name):
     with ramet.Client() as client:
         with pytest.raises(InvalidRequest) as unknown:
-            client.ask(name, {"sandbox": "livng", **OF_SANDBOX[name]}, made=[])
+            client.ask(name, {"sandbox": "living-", **OF_SANDBOX[name]}, made=[])
         assert (unknown.value.code, unknown.value.field) == ("unknown_sandbox", "sandbox")
-        assert "'livng'" in unknown.value.message
+        assert "'living-'" in unknown.value.message
         assert "living" in (unknown.value.hint or "")
         if name == "sandbox.kill":  # what it asks for is so
             assert client.ask(name, {"sandbox": dead.id})["end"]

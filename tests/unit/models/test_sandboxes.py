@@ -114,7 +114,7 @@ def test_a_detached_sandbox_has_a_finite_time_to_live():
         (lambda: CreateRequest.of("x", detach=True, ttl=1e9), "ttl"),
         (lambda: CreateRequest.of("x", timeout=1, keep_on="timeout"), "keep_on"),
         (lambda: CreateRequest.of("x", user="nobody"), "user"),
-        (lambda: CreateRequest.of("x", timeout=1, keep_on=["oom"]), "keep_on"),
+        (lambda: CreateRequest.of("x", keep_on=["oom", "timeout"]), "keep_on"),
         (lambda: CreateRequest.from_wire({"run": {"argv": ["a"]}, "keep_on": ["timeout"]}), "keep_on"),
         (
             lambda: ForkRequest.from_wire({"sandbox": "a", "children": [{}], "keep_on": ["timeout"]}),

@@ -30,7 +30,10 @@ _TIMEOUT = typer.Option(
     None, "--timeout", metavar="SECONDS", help="Time until everything in it is killed. Default: none."
 )
 _KEEP_ON = typer.Option(
-    [], "--keep-on", metavar="timeout", help="Take a snapshot, kept-ID, before its time ends it."
+    [],
+    "--keep-on",
+    metavar="timeout|oom",
+    help="Take a snapshot, kept-ID, before its time or its want of memory ends it. May be repeated.",
 )
 
 

@@ -144,9 +144,9 @@ class AsyncSandbox(Opening):
                 the command, and further ones, then begin. Nothing goes back but by `export`.
             tools: further directories of the host to show in the default root, read-only, each at its own
                 path. Their ``bin`` directories come first in PATH.
-            keep_on: ``["timeout"]`` has its state kept before its timeout ends it: as a snapshot, which
-                `kept` of the result names. Where that cannot be, `kept_error` says why. It ends 8 s later at
-                most.
+            keep_on: ``["timeout"]`` has its state kept before its timeout ends it, ``["oom"]`` before its
+                want of memory does: as a snapshot, which `kept` of the result names. Where that cannot be,
+                `kept_error` says why. It ends 8 s later at most.
             user: whose the command is, and further commands and terminals: a uid, ``"UID:GID"``, or ``root``,
                 the default. While another's command runs, no fork can be made. The home, and what `files` and
                 `workspace` write, are root's.
