@@ -1,4 +1,4 @@
-"""What `ramet.connect` meets at a server: tokens, scopes, quotas, what is the server's alone, and its absence."""
+"""What `ramet.connect` meets at a server: tokens, scopes, quotas, what is the server's, its absence."""
 
 import json
 import os
@@ -39,29 +39,31 @@ def test_nobody_comes_in_without_a_token(server: Server, token: str | None):
 
 
 def test_a_token_that_only_reads_changes_nothing(server: Server, alice: Client):
-    with ramet.connect(server.url, ALICE_READS, select=False) as reader:
-        with ramet.Sandbox(command=["sleep", "1000"], client=alice) as sandbox:
-            sandbox.files.write("/tmp/seen", "of alice")
-            command = sandbox.commands.run("echo out", background=True)
-            assert sandbox.id in {one.id for one in sandboxes.list(client=reader)}
-            seen = ramet.Commands(sandbox.id, client=reader)
-            assert seen.connect(command.id).wait(PATIENCE_S).stdout == "out\n"
-            files = ramet.Files(seen)
-            assert files.read("/tmp/seen") == "of alice"
-            refused = {
-                "run": lambda: reader.run("true"),
-                "attach": lambda: ramet.Sandbox.connect(sandbox.id, client=reader),
-                "start": lambda: seen.run("true"),
-                "kill": lambda: sandboxes.kill(sandbox.id, client=reader),
-                "write": lambda: files.write("/tmp/seen", "else"),
-                "remove": lambda: files.remove("/tmp/seen"),
-            }
-            for name, call in refused.items():
-                with pytest.raises(ramet.RametError) as error:
-                    call()
-                assert error.value.code == "forbidden", name
-            assert sandbox.files.read("/tmp/seen") == "of alice"
-            files.close()
+    with (
+        ramet.connect(server.url, ALICE_READS, select=False) as reader,
+        ramet.Sandbox(command=["sleep", "1000"], client=alice) as sandbox,
+    ):
+        sandbox.files.write("/tmp/seen", "of alice")
+        command = sandbox.commands.run("echo out", background=True)
+        assert sandbox.id in {one.id for one in sandboxes.list(client=reader)}
+        seen = ramet.Commands(sandbox.id, client=reader)
+        assert seen.connect(command.id).wait(PATIENCE_S).stdout == "out\n"
+        files = ramet.Files(seen)
+        assert files.read("/tmp/seen") == "of alice"
+        refused = {
+            "run": lambda: reader.run("true"),
+            "attach": lambda: ramet.Sandbox.connect(sandbox.id, client=reader),
+            "start": lambda: seen.run("true"),
+            "kill": lambda: sandboxes.kill(sandbox.id, client=reader),
+            "write": lambda: files.write("/tmp/seen", "else"),
+            "remove": lambda: files.remove("/tmp/seen"),
+        }
+        for name, call in refused.items():
+            with pytest.raises(ramet.RametError) as error:
+                call()
+            assert error.value.code == "forbidden", name
+        assert sandbox.files.read("/tmp/seen") == "of alice"
+        files.close()
 
 
 def test_nobody_names_what_is_the_servers(alice: Client):
@@ -73,7 +75,7 @@ def test_nobody_names_what_is_the_servers(alice: Client):
         lambda: alice.ask("sandbox.create", {"run": {"argv": ["true"], "root": "/"}}),
         lambda: alice.ask("sandbox.create", {"run": {"argv": ["true"]}, "tools": ["/opt"]}),
         lambda: alice.ask("lane", {}),
-        lambda: alice.shutdown(),
+        alice.shutdown,
     ):
         with pytest.raises(ramet.InvalidRequest) as refused:
             call()
@@ -90,17 +92,19 @@ def test_nobody_names_what_is_the_servers(alice: Client):
 
 
 def test_a_plan_for_core_ends_the_connection_and_nothing_else(server: Server):
-    with ramet.connect(server.url, ALICE_RUNS, select=False) as client:
-        with ramet.Sandbox(command=["sleep", "1000"], detach=True, client=client) as sandbox:
-            link, _ = client.open_link("sandbox.commands", {"sandbox": sandbox.id})
-            link.send(p.RUN, b"")
-            with pytest.raises(ramet.DaemonLost):
-                while link.receive() is None:
-                    client.wait_link(link, time.monotonic() + PATIENCE_S)
-            link.close()
-            again = ramet.Sandbox.connect(sandbox.id, client=client)
-            assert again.commands.run("echo here").stdout == "here\n"
-            again.kill()
+    with (
+        ramet.connect(server.url, ALICE_RUNS, select=False) as client,
+        ramet.Sandbox(command=["sleep", "1000"], detach=True, client=client) as sandbox,
+    ):
+        link, _ = client.open_link("sandbox.commands", {"sandbox": sandbox.id})
+        link.send(p.RUN, b"")
+        client.wait_link(link, time.monotonic() + PATIENCE_S)
+        with pytest.raises(ramet.DaemonLost):
+            link.receive()
+        link.close()
+        again = ramet.Sandbox.connect(sandbox.id, client=client)
+        assert again.commands.run("echo here").stdout == "here\n"
+        again.kill()
 
 
 def test_a_quota_counts_here_too(server: Server):
@@ -180,7 +184,9 @@ def test_what_is_new_goes_where_there_is_room_and_forks_stay_at_home(server: Ser
             before = len(sandboxes.list(client=there[1]))
             made = [ramet.Sandbox(command=["sleep", "1000"], client=client) for _ in range(3)]
             try:
-                assert [len(sandboxes.list(client=one)) - n for one, n in zip(there, (0, before), strict=True)] == [1, 2]
+                assert [
+                    len(sandboxes.list(client=one)) - n for one, n in zip(there, (0, before), strict=True)
+                ] == [1, 2]
                 assert client.run("echo out").stdout == "out\n"
                 child = made[-1].fork()
                 assert child.id in {one.id for one in sandboxes.list(client=there[1])}

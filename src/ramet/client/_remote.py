@@ -99,9 +99,7 @@ class Remote:
     def _connect(self) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_run, args=(self._loop,), name="ramet-remote", daemon=True
-            )
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="ramet-remote", daemon=True)
             self._thread.start()
         future = asyncio.run_coroutine_threadsafe(self._open(), self._loop)
         try:
@@ -279,7 +277,7 @@ class Remote:
 
 _all: weakref.WeakSet[Remote] = weakref.WeakSet()
 _of_parents: list[Any] = []
-"""What a fork has of its parent's connections: dropped, it would tell the parent's epoll(7) of closed ones."""
+"""A fork's part in its parent's connections: dropped, it would take them from the parent's epoll(7)."""
 
 
 def _forget_all() -> None:

@@ -123,7 +123,6 @@ class Daemon(Messages):
             return tunnel.socketed(number, lambda t, n, end: Packets(t, n, end, group), socket.SOCK_STREAM)
         raise ValueError(f"a daemon makes no {kind.name}")
 
-
     def _lane(self, tunnel: Tunnel, number: int, descriptor: int) -> Lane:
         lane = Lane(tunnel, number, descriptor)
         lane.adopting = self.adopting

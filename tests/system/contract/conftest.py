@@ -15,7 +15,7 @@ TRANSPORTS = ("local", "tcp")
 
 @pytest.fixture(scope="session", autouse=True)
 def warm(runtime_directory: Path) -> None:
-    """The template, with what a first fork of it makes ahead, is no leak of a test's; nor is the open store."""
+    """The template, with what a first fork of it makes ahead, is no leak of a test's."""
     for _ in range(3):
         with ramet.Sandbox("python") as sandbox:
             sandbox.run_code("1")
@@ -23,10 +23,12 @@ def warm(runtime_directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server(runtime_directory: Path) -> Iterator[Server]:
-    """One for all tests of a module, at an address and at a socket; without tokens it serves this user's own."""
-    with tempfile.TemporaryDirectory(prefix="ramet-u-", dir="/tmp") as place:
-        with running("--socket", f"{place}/server", tokens=None) as made:
-            yield made
+    """One for a module, at an address and at a socket; without tokens it serves this user's own."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ramet-u-", dir="/tmp") as place,
+        running("--socket", f"{place}/server", tokens=None) as made,
+    ):
+        yield made
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)
