@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from ramet.client._async import templates as atemplates
     from ramet.client._async.api import doctor as adoctor
     from ramet.client._async.api import ping as aping
-    from ramet.client._async.connect import connect as aconnect
     from ramet.client._async.api import run as arun
     from ramet.client._async.api import shutdown as ashutdown
     from ramet.client._async.api import status as astatus
     from ramet.client._async.client import AsyncClient
     from ramet.client._async.commands import AsyncCommand, AsyncCommands
+    from ramet.client._async.connect import connect as aconnect
     from ramet.client._async.events import AsyncEvents
     from ramet.client._async.events import events as aevents
     from ramet.client._async.files import AsyncFiles
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ramet.client._sync import sandboxes, snapshots, templates
     from ramet.client._sync.api import doctor, ping, run, shutdown, status
     from ramet.client._sync.client import Client
-    from ramet.client._sync.connect import connect
     from ramet.client._sync.commands import Command, Commands
+    from ramet.client._sync.connect import connect
     from ramet.client._sync.events import Events, events
     from ramet.client._sync.files import Files
     from ramet.client._sync.ports import Ports

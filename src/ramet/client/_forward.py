@@ -25,7 +25,7 @@ class Forward:
     """A listening port of this machine that leads to one of a sandbox."""
 
     def __init__(self, sandbox: str, port: int, address: tuple[str, int], place: dict[str, Any]) -> None:
-        """`place` is what makes a client. Raises InvalidRequest naming ``local`` when the address cannot be had."""
+        """`place` is what makes a client. Raises InvalidRequest naming ``local``."""
         self.port = port
         """The port in the sandbox."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet.errors import RametError
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 # struct ramet_log and struct ramet_command_info of core/include/ramet/protocol.h
 _LOG = struct.Struct("<II QQQ 2Q 2I II 4Q 2Q 2Q II")
 _INFO = struct.Struct("<8I Q 2Q")
+TURN = struct.Struct("<Q")
+TURN_PLACE = p.LOG_HEADER - TURN.size
+"""Behind the header: core writes nothing there."""
+TURN_S = 0.0002
 
 
 def start_payload(
@@ -120,12 +125,20 @@ class Log:
     def read(self, stream: int, at: int, size: int) -> tuple[int, bytes]:
         """Bytes of a stream from position `at` on, at most `size`, and how many had been lost before them."""
         while True:
+            turn = self._turn()
             header = self.header()
             start = self.oldest(header, stream, at)
             data = self._bytes(header, stream, start, min(size, header.total(stream) - start))
             # What was overwritten meanwhile is not what it was.
-            if start < header.head or start >= self.oldest(self.header(), stream, start):
+            kept = start < header.head or start >= self.oldest(self.header(), stream, start)
+            if kept and turn == self._turn():
                 return start - at, data
+
+    def _turn(self) -> bytes:
+        """How often a copy of a log was changed, which is odd while it is; nothing of core's own log."""
+        while (turn := os.pread(self.descriptor, TURN.size, TURN_PLACE))[:1] and turn[0] & 1:
+            time.sleep(TURN_S)
+        return turn
 
     @staticmethod
     def oldest(header: Header, stream: int, at: int) -> int:

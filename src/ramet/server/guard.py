@@ -200,17 +200,18 @@ class Guard:
 
     def _note(self, scope: Scope, answered: _Answered, identity: Identity | None, seconds: float) -> None:
         method = scope.get("method", "WEBSOCKET")
-        self._write(scope, identity, method, scope["path"], answered.status, seconds)
+        self._write(scope, identity, (method, scope["path"]), answered.status, seconds)
 
     def note_operation(
         self, scope: Scope, identity: Identity, operation: str, status: int, seconds: float
     ) -> None:
         """What was asked through a tunnel."""
-        self._write(scope, identity, "TUNNEL", operation, status, seconds)
+        self._write(scope, identity, ("TUNNEL", operation), status, seconds)
 
     def _write(
-        self, scope: Scope, identity: Identity | None, method: str, path: str, status: int, seconds: float
+        self, scope: Scope, identity: Identity | None, asked: tuple[str, str], status: int, seconds: float
     ) -> None:
+        method, path = asked
         self.counts.count(method, status, seconds)
         peer = scope.get("client")
         agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")

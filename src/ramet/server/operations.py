@@ -1,7 +1,7 @@
 """The table of operations as a tunnel serves it: what each needs, what it may take, and what it is refused.
 
-What counts for the paths of REST counts here, operation by operation: scopes, quotas, rate, drain and audit. A
-client never names a path of this machine: what would be one is refused by its name.
+What counts for the paths of REST counts here, operation by operation: scopes, quotas, rate, drain and audit.
+A client never names a path of this machine: what would be one is refused by its name.
 """
 
 from __future__ import annotations
@@ -152,11 +152,10 @@ class Gate:
     async def _build(self, args: dict[str, Any]) -> dict[str, Any]:
         if unknown := args.keys() - _TEMPLATE_FIELDS:
             raise InvalidRequest.of(min(unknown), "is not known to this version", code="unknown_option")
-        if args.get("pip"):
-            # A requirement may be a path of the host, or an address that only the host reaches.
-            if not self.identity.may("admin"):
-                text = "packages are fetched by the host: this needs the scope admin"
-                raise Refused(403, "forbidden", text, field="pip")
+        # A requirement may be a path of the host, or an address that only the host reaches.
+        if args.get("pip") and not self.identity.may("admin"):
+            text = "packages are fetched by the host: this needs the scope admin"
+            raise Refused(403, "forbidden", text, field="pip")
         await self._check_free(args.get("name"))
         if isinstance(args.get("from"), str):
             args["from"] = await self.tenant.source(args["from"])
@@ -207,5 +206,3 @@ def _elsewhere(field: str) -> RametError:
         field, "names a directory of the machine that runs the sandbox, which is another one",
         code="not_remote", hint="workspace= and files.upload() bring files along",
     )  # fmt: skip
-
-

@@ -1,4 +1,4 @@
-"""The server's end of a tunnel: conversations with the tenant's daemon and core, each word looked at before."""
+"""The server's end of a tunnel: talk with the tenant's daemon and core, each word looked at before."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a client and a server say to each other: the daemon's and core's conversations, carried over one stream."""
+"""What a client and a server say to each other: talk with daemon and core, carried over one stream."""

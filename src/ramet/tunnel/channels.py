@@ -1,8 +1,8 @@
 """Channels of a tunnel, and what both ends do with them: docs/internals/tunnel.md.
 
-A local client is given descriptors: of sessions, pipes, lanes, logs. Over a tunnel each of them is a channel: the
-end that has the descriptor says what it gives, and the other end makes one that gives the same. So the client
-is the same program in both cases. All of this runs on one event loop at each end, and nothing here blocks.
+A local client is given descriptors: of sessions, pipes, lanes, logs. Over a tunnel each of them is a channel:
+the end that has the descriptor says what it gives, and the other end makes one that gives the same. So the
+client is the same program in both cases. All of this runs on one event loop at each end; nothing here blocks.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Channel:
 
     def heard(self, what: What, payload: bytes) -> None:
         """Take what came. Raises ValueError for what makes no sense."""
-        raise ValueError(f"a channel {type(self).__name__} has no {what.name}")
+        raise ValueError(f"a channel {type(self).__name__} has no {what.name} of {len(payload)} bytes")
 
     def close(self, *, tell: bool = True) -> None:
         """End it; with `tell` the other end hears."""
@@ -130,7 +130,7 @@ class Channel:
         """Give up what is held here."""
 
     def held(self) -> list[int]:
-        """The descriptors that are held here: a fork of this process closes them, and touches nothing else."""
+        """The descriptors that are held here: all that a fork of this process closes."""
         return []
 
 
@@ -143,7 +143,10 @@ class Group:
 
     def sent(self, *, at_end: bool) -> bool:
         """Say all that the outputs hold now; False while there is no room. `at_end` takes none."""
-        return all([one.pump(bounded=not at_end) for one in self.outputs if one.reads])
+        gone = True
+        for one in [each for each in self.outputs if each.reads]:
+            gone = one.pump(bounded=not at_end) and gone
+        return gone
 
     def settled(self, *, at_end: bool) -> bool:
         """Whether all that came of outputs is in the local pipes."""
@@ -508,7 +511,7 @@ class Tunnel:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, send: Callable[[bytes], object], *, first: int
     ) -> None:
-        """`send` takes frames and does not wait. Channels that begin here have numbers from `first` on, by twos."""
+        """`send` takes frames and does not wait. What begins here is numbered by twos from `first`."""
         self.loop = loop
         self.channels: dict[int, Channel] = {}
         self.congested = False

@@ -10,10 +10,11 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ramet.native import _protocol as p
 from ramet.native.frames import FrameError
-from ramet.native.started import Header, Log
+from ramet.native.started import TURN, TURN_PLACE, Header, Log
 from ramet.tunnel.channels import FRAME, Channel, Tunnel, What
 from ramet.tunnel.conversations import pair
 
@@ -123,12 +124,23 @@ class LogSource(Channel):
         self._over()
 
 
+class Origin(NamedTuple):
+    """Which command's log it is: core's number of the sandbox, that of the command, flags of `ATTACH`."""
+
+    sandbox: int
+    command: int
+    flags: int
+
+
 class LogCopy(Channel):
     """At the end that has a reader: `fds` are what that gets."""
 
-    def __init__(self, tunnel: Tunnel, number: int, *, ended: bool) -> None:
+    def __init__(self, tunnel: Tunnel, number: int, origin: Origin, *, ended: bool) -> None:
         """`ended`: the command is over, and its log has no wakeup."""
         super().__init__(tunnel, number)
+        self.origin = origin
+        self._changes: list[tuple[int, memoryview]] = []
+        self._turn = 0
         self.ready = False
         """Whether the log begins as one, and can be passed on."""
         self.when_ready: Callable[[], object] = lambda: None
@@ -155,14 +167,45 @@ class LogCopy(Channel):
         if what is not What.LOG or len(payload) < _PLACE.size:
             super().heard(what, payload)
         (place,) = _PLACE.unpack_from(payload)
-        view = memoryview(payload)[_PLACE.size :]
-        while view:
-            count = os.pwrite(self._memory, view, place)
-            place, view = place + count, view[count:]
+        self._changes.append((place, memoryview(payload)[_PLACE.size :]))
         self._owed += len(payload)
-        if _PLACE.unpack_from(payload)[0] == 0:
+        if place == 0:  # the header, which is the last of a batch
+            self._change()
             self._wake()
             self._now_ready()
+
+    def _change(self) -> None:
+        """Make all changes of a batch, between two turns that readers look at."""
+        self._count_turn()
+        for place, view in self._changes:
+            at, left = place, view if place else view[:TURN_PLACE]
+            while left:
+                count = os.pwrite(self._memory, left, at)
+                at, left = at + count, left[count:]
+        self._changes.clear()
+        self._count_turn()
+
+    def _count_turn(self) -> None:
+        self._turn += 1
+        os.pwrite(self._memory, TURN.pack(self._turn), TURN_PLACE)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether somebody reads it who has not heard of the end."""
+        return not self.closed and self.ready and self._wakeup is not None
+
+    def leave(self) -> None:
+        """The tunnel is lost; it is to go on over another."""
+        self.tunnel.channels.pop(self.number, None)
+        if self._wakeup is not None:
+            self.tunnel.loop.remove_writer(self._wakeup.fileno())
+        self._owed = 0
+        self._changes.clear()
+
+    def go_on(self, tunnel: Tunnel, number: int) -> None:
+        """Over this one."""
+        self.tunnel, self.number = tunnel, number
+        tunnel.channels[number] = self
 
     def _now_ready(self) -> None:
         if not self.ready:

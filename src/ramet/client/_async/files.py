@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from os import PathLike
 from typing import IO, Any, Literal
 
-from ramet._descriptors import close_all
 from ramet.client._async.client import PATIENCE_S
 from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.commits import AsyncConflicts, check_on_conflict
@@ -615,7 +614,7 @@ def _read_events(fd: int, places: dict[int, str]) -> list[FileEvent]:
     return []
 
 
-# A regular file is always ready, so it is read in a thread where that can take long, and one elsewhere always.
+# A regular file is always ready, so it is read in a thread where that can take long; one elsewhere always.
 
 
 async def _blocking(call: Callable[[], Any], size: int, file: io.RawIOBase | IO[bytes]) -> Any:

@@ -1022,7 +1022,7 @@ async def _forked(
 async def _forked_somewhere(
     client: AsyncClient, request: ForkRequest, source: Held | None
 ) -> tuple[AsyncClient, _Found]:
-    """Children, and the client of the place where they are: their parent's, or of a snapshot any with room."""
+    """Children, and the client of the place where they are: their parent's, or any with room."""
 
     async def make(one: AsyncClient) -> tuple[AsyncClient, _Found]:
         return one, await _make_forks(one, request, source)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from typing import IO, Any, Literal
 
-from ramet._descriptors import close_all
 from ramet.client._backends._sync import in_thread, poll
 from ramet.client._exchange import Stale
 from ramet.client._files import (
@@ -614,7 +613,7 @@ def _read_events(fd: int, places: dict[int, str]) -> list[FileEvent]:
     return []
 
 
-# A regular file is always ready, so it is read in a thread where that can take long, and one elsewhere always.
+# A regular file is always ready, so it is read in a thread where that can take long; one elsewhere always.
 
 
 def _blocking(call: Callable[[], Any], size: int, file: io.RawIOBase | IO[bytes]) -> Any:

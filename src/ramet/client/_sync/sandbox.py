@@ -1011,7 +1011,7 @@ def _forked(
 
 
 def _forked_somewhere(client: Client, request: ForkRequest, source: Held | None) -> tuple[Client, _Found]:
-    """Children, and the client of the place where they are: their parent's, or of a snapshot any with room."""
+    """Children, and the client of the place where they are: their parent's, or any with room."""
 
     def make(one: Client) -> tuple[Client, _Found]:
         return one, _make_forks(one, request, source)
