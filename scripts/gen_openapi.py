@@ -58,7 +58,7 @@ messages.
 | `refused` | | what the framework refuses otherwise |
 | `draining` | 503 | the server takes no more sandboxes |
 | `notes_unusable` | 500 | a file of the server's cannot be read or written |
-| `unsupported` | 400, 409 | an option that only a caller on the same machine has; public templates of a server with one tenant; of Forkbox: a network |
+| `unsupported` | 400, 409 | what needs the caller's machine, or more tenants; Forkbox's network |
 | `read_only` | 403 | the template is public |
 | `unenforced` | | at the start: no cgroup bounds memory and processors for other machines |
 | `server_unreachable` | | of `ramet drain`: nothing answers there, or no server of Ramet |

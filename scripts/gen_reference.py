@@ -129,7 +129,12 @@ def signature_of(name: str, call: Callable[..., Any], *, bound: bool) -> str:
 
 
 def _type(annotation: object) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    # As the compiler keeps it, which has quotes of its own liking.
+    return (
+        annotation.replace("'", '"')
+        if isinstance(annotation, str)
+        else getattr(annotation, "__name__", str(annotation))
+    )
 
 
 def _annotation(annotation: object) -> str:
