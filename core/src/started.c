@@ -14,6 +14,7 @@
 #include "loop.h"
 #include "sandbox.h"
 #include "streamlog.h"
+#include "swap.h"
 #include "terminal.h"
 
 /* How long the end of a command can be asked for, how many are kept of one sandbox, lest it take the room of others, and
@@ -724,6 +725,13 @@ started_request(struct frame *frame, struct lane *lane, struct err *err)
     return -1;
   answer_nothing(&asker);
   return 0;
+}
+
+void
+started_swap(const uint64_t pair[2])
+{
+  for (struct started *one = all; one; one = one->next)
+    swap_number(&one->sandbox, pair);
 }
 
 void

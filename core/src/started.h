@@ -22,6 +22,8 @@ bool started_exited(uint64_t sandbox, const struct exit_record *record);
 int started_missing(uint64_t sandbox, uint32_t number, struct err *err) MUST_CHECK;
 /* The sandbox has ended, or its end is told. */
 void started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason);
+/* Two sandboxes change numbers: swap.h. Their commands go with them. */
+void started_swap(const uint64_t pair[2]);
 /* Who asked has gone: it is not answered, and what it started goes on. NULL: the daemon. */
 void started_forget(const struct lane *lane);
 bool started_lane_busy(const struct lane *lane);

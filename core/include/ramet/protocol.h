@@ -91,6 +91,7 @@ enum ramet_kind {
   RAMET_CONNECT = 31,      /* answered with a socket that is connected to a server in the sandbox */
   RAMET_HOLD = 41, /* near ends of a sandbox's streams, for the next daemon; none: they are not for it any more */
   RAMET_HELD = 42, /* answered with copies of them */
+  RAMET_SWAP = 43, /* two standing sandboxes change numbers, and each gets a record: one takes the other's place */
   RAMET_RESIZE = 40,       /* the window of a command that has a terminal */
   /* client to a sandbox's file server */
   RAMET_FILE_OPEN = 112,

@@ -66,6 +66,7 @@ FILES = 30
 CONNECT = 31
 HOLD = 41
 HELD = 42
+SWAP = 43
 RESIZE = 40
 FILE_OPEN = 112
 FILE_STAT = 113
@@ -390,6 +391,7 @@ KIND_NAMES = MappingProxyType(
         31: "connect",
         41: "hold",
         42: "held",
+        43: "swap",
         40: "resize",
         112: "file_open",
         113: "file_stat",

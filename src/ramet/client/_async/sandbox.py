@@ -54,6 +54,7 @@ from ramet.models.sandboxes import (
     KernelRef,
     Metrics,
     OnUnsupported,
+    PromoteRequest,
     RollbackRequest,
     SandboxInfo,
     SandboxRequest,
@@ -394,6 +395,8 @@ class AsyncSandbox(Opening):
             self._commands = AsyncCommands(
                 held.info.id, client=self._client, held=held, encoding=self._encoding, env=self._env
             )
+        elif self._commands.sandbox != self.id:  # a fork has taken its place, as its end told
+            self._commands.follow(self.id)
         return self._commands
 
     @property
@@ -791,6 +794,31 @@ class AsyncSandbox(Opening):
         self._take(held)
         self._commands = self._files = None
         self._begin_life(Forked(seed=None, env=self._env), None)
+
+    async def promote(self, over: str | AsyncSandbox | None = None) -> None:
+        """Take the place of the one that it was forked from: its id, name, metadata and ttl. That one ends.
+
+        It runs on as it is, with its limits, its streams and whoever has it; it is only called otherwise. Who
+        has the other finds its end, and this one under the id that they know.
+
+        Args:
+            over: another ancestor, as an object, an id or a name, instead of the one that it is a fork of.
+
+        Raises:
+            InvalidRequest: it was not forked from that, code ``not_descendant``; it ends with its owner and
+                that one does not, code ``not_detached``.
+            SandboxEnded: one of them is dead.
+            RametError: a snapshot of one of them is being taken, code ``capturing``, or it has not begun or
+                is ending, code ``busy``. Both go on then.
+        """
+        place = over.id if isinstance(over, AsyncSandbox) else over
+        request = PromoteRequest.of(self.id, place)
+        if self._result is not None:
+            raise _dead(self.info)
+        answer = await self._client.ask("sandbox.promote", request.to_wire(), patience=END_PATIENCE_S)
+        self._here.held.info = SandboxInfo.from_wire(answer)
+        if self._commands is not None:
+            self._commands.follow(self.id)
 
     async def pause(self, name: str | None = None) -> Snapshot:
         """Keep its state under a name, and end it; `resume` goes on from there.

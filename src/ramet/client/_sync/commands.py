@@ -84,6 +84,11 @@ class Commands:
         """The sandbox, by its id or name."""
         return self._sandbox
 
+    def follow(self, sandbox: str) -> None:
+        """It has another id now: so have its commands, and what has these."""
+        self._sandbox = sandbox
+        self._lane = None
+
     def beside(self) -> dict[str, Any]:
         """What makes another client of the place where it is."""
         return self._client.beside()
