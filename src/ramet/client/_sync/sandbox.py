@@ -694,7 +694,8 @@ class Sandbox(Opening):
 
         Each child goes on where this one stood, with its memory, files and open descriptors of one instant,
         and standard streams of its own. This one does not notice. It does not matter to the children when it
-        ends. Code that runs goes on in both: `attach` gives its end in the child.
+        ends. Code that runs goes on in both: `attach` gives its end in the child. So do commands of
+        `commands`: `child.commands.connect` follows one from here on.
 
         `env`, `seed`, `limits`, `metadata` are for all children alike, or lists with one item for each.
 
@@ -762,7 +763,7 @@ class Sandbox(Opening):
         Everything that runs in it is ended first. Its name, limits and metadata stay; a `timeout` that it was
         given is over. Whoever calls this has it afterwards: unless it is detached it ends with this object.
         Its standard streams are new ones: what was not read is lost, and who else was attached finds the end.
-        Commands that ran at the snapshot go on, and are not in `commands.list`.
+        Commands that ran at the snapshot go on, under the numbers that they had.
 
         Raises InvalidRequest when there is no such snapshot, SandboxEnded when it has ended, also in vain.
         """
