@@ -191,8 +191,9 @@ paused(struct capture_tree *tree, struct capture_files *files, struct err *err)
   trace_stay_here(&tree->everywhere);
   if (for_each(tree, check_process, err) < 0 || capture_relate(tree, err) < 0 ||
       for_each(tree, read_maps, err) < 0 || for_each(tree, find_syscall, err) < 0 ||
-      for_each(tree, describe, err) < 0 || capture_descriptors(tree, err) < 0 || make_twins(tree, err) < 0 ||
-      capture_unforked(tree, err) < 0 || (capture_ipc(tree->processes[0], err) < 0 && !capture_drops(tree, err)) ||
+      for_each(tree, describe, err) < 0 || capture_descriptors(tree, err) < 0 || capture_commands(tree, err) < 0 ||
+      make_twins(tree, err) < 0 || capture_unforked(tree, err) < 0 ||
+      (capture_ipc(tree->processes[0], err) < 0 && !capture_drops(tree, err)) ||
       for_each(tree, copy_now, err) < 0 || capture_files_now(files, err) < 0)
     return -1;
   return fault_here(RAMET_STEP_RESUME, err);

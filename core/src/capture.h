@@ -20,6 +20,15 @@ struct restarted {
   struct arch_call call;
 };
 
+struct streamlog;
+
+/* One that core keeps the streams of, as core knows it; where they stood the tracer finds out. */
+struct capture_command {
+  struct image_command command;
+  struct span record;
+  const struct streamlog *log;
+};
+
 struct capture_source {
   int init_pid;                         /* in core's pid namespace */
   struct stream_identity streams[STREAM_COUNT]; /* of the command */
@@ -41,6 +50,8 @@ struct capture_source {
   const struct image *parent;            /* of which the source is a fork, or NULL */
   const struct image *stem; /* the source is a stem made from this, or NULL: shared memory is as there */
   uint64_t region_start, region_end; /* the restorer's, when the source was forked itself */
+  struct capture_command *commands;
+  int command_count;
   struct span restarted; /* struct restarted, one after another */
 };
 
@@ -174,6 +185,12 @@ int capture_ipc(struct capture *capture, struct err *err) MUST_CHECK;
 
 /* capture_fds.c */
 int capture_descriptors(struct capture_tree *tree, struct err *err) MUST_CHECK;
+
+/* capture_commands.c: which of the three streams of one of the commands this pipe is, or NULL. */
+struct capture_command *capture_command_of(const struct capture_source *source, const struct stat *pipe,
+                                           int *stream);
+/* Behind the descriptors: those that go on in a child. */
+int capture_commands(struct capture_tree *tree, struct err *err) MUST_CHECK;
 
 /* Behind a refusal, of something that a process can be without: true, and it is noted, when the caller wants it so. */
 bool capture_drops(struct capture_tree *tree, struct err *err);

@@ -4,10 +4,13 @@
 #include "capture_fds.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+
+#include "streamlog.h"
 
 static bool
 is_same_pipe(const struct found_fd *a, const struct found_fd *b)
@@ -79,11 +82,31 @@ keep_unread(struct writing *w, int pipe, struct err *err)
   return copy_unread(w, pipe, unread, err);
 }
 
+/* What core has not read of a command's output comes into the child's log: at the instant at which the count and the
+ * pipe go together. The guest stands still, so that comes when core has done with one read. */
+static int
+keep_of_command(struct writing *w, int pipe, struct capture_command *command, int stream, struct err *err)
+{
+  uint64_t *begin = &command->command.begin[stream - 1], after;
+
+  for (;;) {
+    if (streamlog_settled(command->log, stream - 1, begin)) {
+      w->out.content_length = 0;
+      if (keep_unread(w, pipe, err) < 0)
+        return -1;
+      if (streamlog_settled(command->log, stream - 1, &after) && after == *begin)
+        return 0;
+    }
+    sched_yield();
+  }
+}
+
 int
 fd_write_pipe(struct writing *w, struct err *err)
 {
   size_t length = strlen(w->fd->link);
   char path[64];
+  int stream = 0;
 
   w->out.kind = IMAGE_PIPE;
   w->out.value[0] = w->fd->st.st_ino;
@@ -106,5 +129,6 @@ fd_write_pipe(struct writing *w, struct err *err)
   if (size < 0)
     return err_step(err, RAMET_STEP_DESCRIPTORS, "pipe of fd %d: %s", w->fd->number, strerror(errno));
   w->out.value[1] = (uint64_t)size;
-  return keep_unread(w, pipe, err);
+  struct capture_command *command = capture_command_of(w->capture->source, &w->fd->st, &stream);
+  return command && stream > 0 ? keep_of_command(w, pipe, command, stream, err) : keep_unread(w, pipe, err);
 }

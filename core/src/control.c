@@ -23,6 +23,7 @@
 #include "sandbox.h"
 #include "snapshot.h"
 #include "started.h"
+#include "swap.h"
 
 /* Frames for a daemon that is not there, or does not read. More than this and core ends: it may not grow for ever. */
 #define QUEUE_MAX 65536
@@ -340,6 +341,8 @@ handle_simple(struct frame *frame, struct err *err)
     return one_number(frame, RAMET_TAG_SANDBOX, &number, &record, err) < 0
                ? -1
                : sandbox_set_record(number, record, err);
+  case RAMET_SWAP:
+    return sandbox_swap(frame, err);
   case RAMET_DROP_SNAPSHOT:
     return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0 ? -1 : snapshot_drop(number, err);
   case RAMET_SET_POOL:

@@ -12,6 +12,7 @@
 
 #include "rootfs.h"
 #include "sandbox.h"
+#include "swap.h"
 #include "syscalls.h"
 #include "title.h"
 
@@ -152,6 +153,13 @@ files_sandbox_gone(uint64_t sandbox)
   for (struct server *server = all; server; server = server->next)
     if (server->sandbox == sandbox)
       kill(server->pid, SIGKILL);
+}
+
+void
+files_swap(const uint64_t pair[2])
+{
+  for (struct server *server = all; server; server = server->next)
+    swap_number(&server->sandbox, pair);
 }
 
 bool

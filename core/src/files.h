@@ -11,6 +11,8 @@
 int files_open(struct frame *frame, struct err *err) MUST_CHECK;
 /* The sandbox ends: its servers hold its mounts, and go. */
 void files_sandbox_gone(uint64_t sandbox);
+/* Two sandboxes change numbers: swap.h. */
+void files_swap(const uint64_t pair[2]);
 /* Whether a process that was reaped was one of them. */
 bool files_reaped(int pid);
 

@@ -124,6 +124,23 @@ decode_process(struct decoder *decoder, struct span value)
 }
 
 static int
+decode_command(struct decoder *decoder, struct span value)
+{
+  struct image *image = decoder->image;
+  uint32_t n = image->command_count;
+  struct image_command *command = more(decoder, &image->commands, n, sizeof *command, IMAGE_COMMANDS_MAX);
+  struct span *record = more(decoder, &image->command_records, n, sizeof *record, IMAGE_COMMANDS_MAX);
+
+  if (!command || !record || fixed(decoder, value, command, sizeof *command, record) < 0)
+    return -1;
+  if (!command->number || command->pid < 2 || image_command(image, command->number) >= 0 ||
+      command->log_bytes > RAMET_LOG_BYTES_MAX || record->length > RAMET_COMMAND_RECORD_MAX)
+    return malformed(decoder, "a command is none");
+  image->command_count++;
+  return 0;
+}
+
+static int
 decode_zombie(struct decoder *decoder, struct span value)
 {
   struct image *image = decoder->image;
@@ -442,6 +459,8 @@ decode_record(struct decoder *decoder, uint16_t tag, struct span value)
     return decode_scheduling(decoder, value);
   case IMAGE_TAG_ZOMBIE:
     return decode_zombie(decoder, value);
+  case IMAGE_TAG_COMMAND:
+    return decode_command(decoder, value);
   case IMAGE_TAG_TERMINAL:
     return decode_terminal(decoder, value);
   case IMAGE_TAG_LOCK:
@@ -599,7 +618,8 @@ static bool
 is_of_files(uint16_t tag)
 {
   return tag == IMAGE_TAG_HEADER || tag == IMAGE_TAG_PROCESS || tag == IMAGE_TAG_DESCRIPTION ||
-         tag == IMAGE_TAG_EPOLL || tag == IMAGE_TAG_EXTENT || tag == IMAGE_TAG_LOCK || tag == IMAGE_TAG_TERMINAL;
+         tag == IMAGE_TAG_EPOLL || tag == IMAGE_TAG_EXTENT || tag == IMAGE_TAG_LOCK || tag == IMAGE_TAG_TERMINAL ||
+         tag == IMAGE_TAG_COMMAND;
 }
 
 static int
@@ -657,6 +677,8 @@ image_free(struct image *image)
   free(image->zombies);
   free(image->locks);
   free(image->terminals);
+  free(image->commands);
+  free(image->command_records);
   free(image->descriptions);
   free(image->contents);
   free(image->epolls);
@@ -664,4 +686,13 @@ image_free(struct image *image)
   free(image->extents);
   free(image->first_extent);
   memset(image, 0, sizeof *image);
+}
+
+int
+image_command(const struct image *image, uint32_t number)
+{
+  for (uint32_t i = 0; i < image->command_count; i++)
+    if (image->commands[i].number == number)
+      return (int)i;
+  return -1;
 }

@@ -10,7 +10,7 @@
 #include "arch/x86_64/registers.h"
 #include "wire.h"
 
-#define IMAGE_VERSION 6
+#define IMAGE_VERSION 7
 #define IMAGE_PROCESSES_MAX 1024 /* zombies too */
 #define IMAGE_THREADS_MAX 1024
 #define IMAGE_MAPPINGS_MAX 65000 /* vm.max_map_count is 65,530 */
@@ -18,6 +18,7 @@
 #define IMAGE_DESCRIPTORS_MAX 4096
 #define IMAGE_TIMERS_MAX 4096
 #define IMAGE_LOCKS_MAX 65536
+#define IMAGE_COMMANDS_MAX 4096
 #define IMAGE_TERMINALS_MAX 1024 /* and the highest number of one */
 #define IMAGE_TERMINAL_BYTES (128u << 10) /* on their way in one, each way: the kernel holds up to 68 KiB */
 #define IMAGE_PAGE 4096
@@ -41,6 +42,7 @@ enum image_tag {
   IMAGE_TAG_LOCK = 18,      /* of an open file */
   IMAGE_TAG_PROCESS_LOCK = 19, /* of a file, by a descriptor of the process */
   IMAGE_TAG_TERMINAL = 20,  /* a pseudo terminal, of which descriptions are the ends */
+  IMAGE_TAG_COMMAND = 21,   /* one whose streams core keeps; + what whoever started it noted */
   IMAGE_TAG_ZOMBIE = 17,    /* of no process: it has ended, and its parent has not waited for it yet */
 };
 
@@ -213,6 +215,16 @@ struct image_terminal {
   uint64_t input_length, output_length, offset;
 };
 
+/* Its pipes are descriptions like others, whose far ends a child's core gets. */
+struct image_command {
+  uint32_t number;
+  int32_t pid; /* its first process, a child of init's */
+  uint32_t takes_input, zero;
+  uint64_t log_bytes, wall_ns; /* wall_ns: that were left to it; 0: it has no deadline */
+  uint64_t begin[2]; /* of standard output and error that core has taken out of the pipes */
+  uint64_t device, pipes[3]; /* of standard input, output, error, as in IMAGE_PIPE; 0: there is none */
+};
+
 struct image_fd {
   int32_t number;
   uint32_t description;
@@ -295,6 +307,9 @@ struct image {
   struct image_lock *locks; /* of open files */
   struct image_terminal *terminals;
   uint32_t zombie_count, lock_count, terminal_count;
+  struct image_command *commands;
+  struct span *command_records;
+  uint32_t command_count;
   struct image_epoll *epolls;
   uint32_t *first_epoll; /* of each description; one more than there are descriptions */
   struct image_extent *extents;
@@ -312,6 +327,8 @@ void image_free(struct image *image);
 const struct image_mapping *image_mapping_at(const struct process_image *process, uint64_t address);
 /* Whether all of it is memory without a file, of a kind that forks inherit as it is. */
 bool image_can_inherit(const struct process_image *process, uint64_t start, uint64_t end);
+/* By its number: its place, or -1. */
+int image_command(const struct image *image, uint32_t number);
 /* By its number, or NULL. */
 const struct image_terminal *image_terminal(const struct image *image, uint64_t index);
 

@@ -483,6 +483,65 @@ keep_plan(const struct plan *plan, struct err *err)
   return plan_decode(copy, PLAN_CREATE, true, RAMET_FRAME_FDS, &standing, err);
 }
 
+/* Core's end of a pipe that was made anew, as an open file of its own; -1: nobody has the pipe. */
+static int
+far_end(const struct image *image, const struct descriptors *made, uint64_t device, uint64_t inode, int flags)
+{
+  char path[32];
+
+  for (uint32_t i = 0; inode && i < image->description_count; i++) {
+    const struct image_description *d = &image->descriptions[i];
+    if (d->kind != IMAGE_PIPE || d->value[0] != inode || d->value[2] != device)
+      continue;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", made->fds[i]);
+    return open(path, flags | O_NONBLOCK | O_CLOEXEC);
+  }
+  errno = 0;
+  return -1;
+}
+
+static int
+tell_carried(const struct image *image, const struct descriptors *made, const struct image_command *command,
+             struct err *err)
+{
+  cleanup_writer struct writer writer = {0};
+  int fds[3], count = 0, result = 0;
+  uint32_t which = 0;
+
+  for (int i = 0; i < 3 && result == 0; i++) {
+    uint64_t inode = i == 0 && !command->takes_input ? 0 : command->pipes[i];
+    int fd = far_end(image, made, command->device, inode, i == 0 ? O_WRONLY : O_RDONLY);
+    /* ENXIO: to write where nobody has the end for reading. */
+    if (fd < 0 && errno && errno != ENXIO)
+      result = err_step(err, RAMET_STEP_CHILD_MAKE_FDS, "a command's stream: %s", strerror(errno));
+    if (fd < 0)
+      continue;
+    which |= 1u << i;
+    fds[count++] = fd;
+  }
+  put_u32(&writer, RAMET_TAG_COMMAND, command->number);
+  put_u32(&writer, RAMET_TAG_FLAGS, which);
+  if (result == 0 && frame_send(channel, RAMET_INIT_CARRIED, 0, &writer, fds, count) < 0)
+    result = err_step(err, RAMET_STEP_CHILD_MAKE_FDS, "hand a command's streams to core: %s", strerror(errno));
+  while (count > 0)
+    close(fds[--count]);
+  return result;
+}
+
+/* Before the child gets what it waits for: core knows of all of them before one can end. */
+static int
+carry_commands(const struct image *image, const struct descriptors *made, uint32_t first, struct err *err)
+{
+  for (uint32_t i = 0; i < image->command_count; i++) {
+    const struct image_command *command = &image->commands[i];
+    if (command->number == first)
+      return err_field(err, "image", "two commands have number %u", first);
+    if (tell_carried(image, made, command, err) < 0 || remember(command->pid, command->number, err) < 0)
+      return -1;
+  }
+  return 0;
+}
+
 /* Of the image only open files matter here; it is not kept. */
 static int
 make_from_image(const struct plan *plan, const struct frame *frame, int first, struct descriptors *made, int *pid,
@@ -500,6 +559,8 @@ make_from_image(const struct plan *plan, const struct frame *frame, int first, s
       image_decode_files((struct span){at, (uint32_t)description.st_size}, (uint64_t)pages.st_size, &image, err);
   if (result == 0) {
     result = descriptors_make(&image, frame->fds[first + 1], &plan->command, frame->fds + first + 3, made, err);
+    if (result == 0)
+      result = carry_commands(&image, made, plan->command.number, err);
     *pid = image.processes[0].process.relations.pid;
     image_free(&image);
   }

@@ -11,6 +11,7 @@
 #include "control.h"
 #include "lanes.h"
 #include "sandbox.h"
+#include "swap.h"
 
 /* A loopback connection stands at once, unless the server's queue is full: init waits no longer for anybody. */
 #define PATIENCE_MS 100
@@ -141,6 +142,13 @@ ports_failed(uint64_t sandbox, uint64_t request, const struct err *err)
   refuse(*at, err);
   drop(at);
   return true;
+}
+
+void
+ports_swap(const uint64_t pair[2])
+{
+  for (struct waiting *one = all; one; one = one->next)
+    swap_number(&one->sandbox, pair);
 }
 
 void

@@ -14,6 +14,8 @@ int ports_request(struct frame *frame, struct lane *lane, struct err *err) MUST_
 bool ports_connected(uint64_t sandbox, struct frame *frame);
 bool ports_failed(uint64_t sandbox, uint64_t request, const struct err *err);
 void ports_sandbox_gone(uint64_t sandbox);
+/* Two sandboxes change numbers: swap.h. */
+void ports_swap(const uint64_t pair[2]);
 /* Who asked has gone; NULL: the daemon. */
 void ports_forget(const struct lane *lane);
 bool ports_lane_busy(const struct lane *lane);

@@ -48,6 +48,7 @@ enum event {
   EVENT_ENTERED,
   EVENT_SPAWNED,
   EVENT_EXITED,
+  EVENT_CARRIED,
   EVENT_ENDED, /* no process is left inside */
   EVENT_CONNECTED,
   EVENT_IDLE, /* nothing has run for as long as may be */
@@ -695,6 +696,22 @@ on_entered(struct sandbox *sandbox, struct frame *frame)
     sandbox_stand(sandbox);
 }
 
+/* Before anything of the fork runs on. */
+static void
+on_carried(struct sandbox *sandbox, struct frame *frame)
+{
+  struct err err;
+
+  if (!sandbox->origin) {
+    on_hostile(sandbox, frame);
+    return;
+  }
+  if (started_carried(sandbox, snapshot_image(sandbox->origin), frame, &err) == 0)
+    return;
+  sandbox_refuse(sandbox, &err);
+  sandbox_end(sandbox);
+}
+
 /* A fork's process ended before it ran on: its own word on why has come over the status socket. */
 static void
 on_early_exit(struct sandbox *sandbox, struct frame *frame)
@@ -707,6 +724,8 @@ on_early_exit(struct sandbox *sandbox, struct frame *frame)
   }
   while (sandbox->state == SANDBOX_STARTING && sandbox->status_socket >= 0 && fork_status_read(sandbox))
     continue;
+  if (sandbox->state == SANDBOX_STANDING) /* its word that it runs was behind its end */
+    dispatch(sandbox, EVENT_EXITED, frame);
   if (sandbox->state != SANDBOX_STARTING)
     return;
   err_code(&err, "fork_failed", "the child ended before it ran on");
@@ -1039,19 +1058,20 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED     EXITED         ENDED       CONNECTED     IDLE              OVER        FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    /*                    PREPARED     ENTERED     SPAWNED     EXITED         CARRIED     ENDED       CONNECTED     IDLE              OVER        FAILED           HOSTILE     DEADLINE     KILL     DEATH */
     [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
-                      on_hostile, on_failed, on_hostile, on_deadline, on_kill, on_death},
+                      on_hostile, on_hostile, on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
-                        on_hostile, on_hostile, on_hostile, ignore, ignore, on_death},
-    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_hostile, on_hostile, ignore,
-                          on_over, on_failed, on_hostile, on_deadline, on_kill, on_death},
-    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_run_idle,
-                         on_hostile, on_failed, on_hostile, on_run_deadline, on_kill, on_death},
-    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_ended, on_connected, on_idle_standing,
-                          on_over, on_spawn_failed, on_hostile, on_deadline_standing, on_kill_standing, on_death},
-    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, on_linger,
-                        ignore, on_death},
+                        on_hostile, on_hostile, on_hostile, on_hostile, ignore, ignore, on_death},
+    [SANDBOX_STARTING] = {on_hostile, on_entered, on_hostile, on_early_exit, on_carried, on_hostile, on_hostile,
+                          ignore, on_over, on_failed, on_hostile, on_deadline, on_kill, on_death},
+    [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_hostile,
+                         on_run_idle, on_hostile, on_failed, on_hostile, on_run_deadline, on_kill, on_death},
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_hostile, on_ended, on_connected,
+                          on_idle_standing, on_over, on_spawn_failed, on_hostile, on_deadline_standing,
+                          on_kill_standing, on_death},
+    [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore,
+                        on_linger, ignore, on_death},
 };
 
 static void
@@ -1074,6 +1094,8 @@ event_of(uint16_t kind)
     return EVENT_SPAWNED;
   case RAMET_INIT_EXITED:
     return EVENT_EXITED;
+  case RAMET_INIT_CARRIED:
+    return EVENT_CARRIED;
   case RAMET_INIT_ENDED:
     return EVENT_ENDED;
   case RAMET_INIT_CONNECTED:

@@ -15,6 +15,7 @@
 #include "filters.h"
 #include "lanes.h"
 #include "stem.h"
+#include "swap.h"
 #include "twin.h"
 
 static struct snapshot *snapshots;
@@ -48,6 +49,13 @@ snapshot_capturing(uint64_t sandbox)
     if (s->source == sandbox && s->state == SNAPSHOT_CAPTURING)
       return true;
   return false;
+}
+
+void
+snapshot_swap(const uint64_t pair[2])
+{
+  for (struct snapshot *s = snapshots; s; s = s->next)
+    swap_number(&s->source, pair);
 }
 
 struct snapshot *

@@ -25,6 +25,10 @@ int snapshot_drop(uint64_t id, struct err *err) MUST_CHECK;
 /* Their daemon is gone. One that is being taken is dropped when it is ready. */
 void snapshot_drop_all(void);
 struct snapshot *snapshot_find(uint32_t id);
+/* Whether a sandbox is being captured. */
+bool snapshot_capturing(uint64_t sandbox);
+/* Two sandboxes change numbers: swap.h. */
+void snapshot_swap(const uint64_t pair[2]);
 int snapshot_count(void);
 
 const struct image *snapshot_image(const struct snapshot *snapshot);

@@ -75,8 +75,6 @@ struct snapshot {
 /* snapshot.c */
 struct snapshot *snapshot_by_id(uint64_t id);
 struct snapshot *snapshot_alloc(uint32_t id, uint64_t request, struct err *err) MUST_CHECK;
-/* Whether a sandbox is being captured. */
-bool snapshot_capturing(uint64_t sandbox);
 void snapshot_close_watched(int *fd, struct watch *watch);
 struct snapshot *snapshot_next(struct snapshot *previous);
 /* Off the list: nothing is forked from it any more. */

@@ -15,6 +15,7 @@
 #include "kept.h"
 #include "log.h"
 #include "overdue.h"
+#include "started.h"
 #include "stem.h"
 #include "syscalls.h"
 #include "twin.h"
@@ -357,7 +358,12 @@ fork_tracer(struct snapshot *s, struct sandbox *sandbox, struct err *err)
                                   .region_end = sandbox->region_end,
                                   .restarted = {sandbox->restarted, sandbox->restarted_length}};
   cleanup_fd int theirs = -1;
+  cleanup_free struct capture_command *commands = NULL;
 
+  source.command_count = started_capture(sandbox->id, &commands, err);
+  if (source.command_count < 0)
+    return -1;
+  source.commands = commands;
   void *page = mmap(NULL, IMAGE_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED)
     return err_code(err, "internal", "no page to share with the tracer: %s", strerror(errno));

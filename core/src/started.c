@@ -8,12 +8,14 @@
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
+#include "capture.h"
 #include "control.h"
 #include "lanes.h"
 #include "log.h"
 #include "loop.h"
 #include "sandbox.h"
 #include "streamlog.h"
+#include "swap.h"
 #include "terminal.h"
 
 /* How long the end of a command can be asked for, how many are kept of one sandbox, lest it take the room of others, and
@@ -513,6 +515,164 @@ started_failed(uint64_t request, const struct err *err)
   return false;
 }
 
+/* ---- forks ---------------------------------------------------------------------------------------------------- */
+
+/* A terminal is no pipe: who has one is refused. One that is being killed does not go on. */
+static bool
+is_carried(const struct started *one, uint64_t sandbox)
+{
+  return one->sandbox == sandbox && one->state == RAMET_COMMAND_RUNNING && !one->window &&
+         one->ending == RAMET_REASON_EXIT;
+}
+
+static void
+fill_captured(const struct started *one, struct capture_command *out)
+{
+  struct image_command *command = &out->command;
+  uint64_t over = one->arrived + one->wall_ns, now = loop_now();
+  struct stat st;
+
+  *out = (struct capture_command){.record = {one->record, one->record_length}, .log = one->log};
+  *command = (struct image_command){.number = one->number,
+                                    .pid = (int32_t)one->pid,
+                                    .takes_input = one->input >= 0,
+                                    .log_bytes = streamlog_bytes(one->log),
+                                    .wall_ns = !one->wall_ns ? 0
+                                               : over > now  ? over - now
+                                                             : 1,
+                                    .begin = {UINT64_MAX, UINT64_MAX}};
+  for (int i = 0; i < 2; i++)
+    command->pipes[i + 1] = streamlog_pipe(one->log, i, &command->device);
+  if (one->input >= 0 && fstat(one->input, &st) == 0) {
+    command->device = st.st_dev;
+    command->pipes[0] = st.st_ino;
+  }
+}
+
+int
+started_capture(uint64_t sandbox, struct capture_command **out, struct err *err)
+{
+  int count = 0;
+
+  *out = NULL;
+  for (const struct started *one = all; one; one = one->next)
+    count += is_carried(one, sandbox);
+  if (!count)
+    return 0;
+  *out = calloc((size_t)count, sizeof **out);
+  if (!*out)
+    return err_code(err, "internal", "no memory for commands");
+  count = 0;
+  for (const struct started *one = all; one; one = one->next)
+    if (is_carried(one, sandbox))
+      fill_captured(one, &(*out)[count++]);
+  return count;
+}
+
+/* Which streams come along, in the order of their bits: input, output, error. Init is believed no more than that. */
+static int
+read_carried(struct frame *frame, uint32_t *number, int near[3], struct err *err)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint32_t which = 0;
+  uint16_t tag;
+  int more, bad = 0, used = 0;
+  struct stat st;
+
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0)
+    bad |= tag == RAMET_TAG_COMMAND ? span_u32(value, number)
+           : tag == RAMET_TAG_FLAGS ? span_u32(value, &which)
+                                    : -1;
+  if (more < 0 || bad || which > 7)
+    return err_code(err, "internal", "init tells nonsense of a command");
+  for (int i = 0; i < 3; i++) {
+    near[i] = which & 1u << i ? frame_steal_fd(frame, (uint32_t)used++) : -1;
+    int flags = near[i] < 0 ? 0 : fcntl(near[i], F_GETFL);
+    if (which & 1u << i && (near[i] < 0 || fstat(near[i], &st) < 0 || !S_ISFIFO(st.st_mode) ||
+                            (flags & (O_ACCMODE | O_NONBLOCK)) != ((i ? O_RDONLY : O_WRONLY) | O_NONBLOCK)))
+      return err_code(err, "internal", "init gives no pipe for a stream");
+  }
+  return 0;
+}
+
+static struct started *
+make_carried(const struct sandbox *sandbox, const struct image_command *command, struct span record,
+             struct err *err)
+{
+  struct started *one = calloc(1, sizeof *one);
+
+  if (one)
+    one->record = malloc(record.length + 1);
+  if (!one || !one->record) {
+    free(one);
+    err_code(err, "internal", "no memory for a command");
+    return NULL;
+  }
+  if (record.length)
+    memcpy(one->record, record.data, record.length);
+  one->record_length = record.length;
+  one->input_watch.ready = input_ready;
+  one->deadline.fire = deadline_fired;
+  one->deadline.exact = true;
+  one->sandbox = sandbox->id;
+  one->number = command->number;
+  one->pid = (uint32_t)command->pid;
+  one->own_request = ++last_request;
+  one->state = RAMET_COMMAND_RUNNING;
+  one->arrived = one->began = loop_now();
+  one->wall_ns = command->wall_ns;
+  one->input = -1;
+  one->next = all;
+  all = one;
+  return one;
+}
+
+static int
+carry(struct started *one, struct sandbox *sandbox, const struct image_command *command, int near[3],
+      struct err *err)
+{
+  bool wanted;
+
+  one->log = streamlog_carry(command->log_bytes, command->begin, near + 1, err);
+  if (!one->log || commands_add(&sandbox->commands, one->own_request, one->number, err) < 0)
+    return -1;
+  commands_spawned(sandbox->commands, one->own_request, one->number, &wanted);
+  if (command->takes_input && near[0] >= 0) {
+    one->input = steal_fd(&near[0]);
+    if (loop_add(one->input, &one->input_watch, 0) < 0)
+      return err_code(err, "internal", "a pipe cannot be watched: %s", strerror(errno));
+  }
+  streamlog_began(one->log);
+  if (one->wall_ns && one->wall_ns < UINT64_MAX - one->arrived)
+    deadline_set(&one->deadline, one->arrived + one->wall_ns);
+  return 0;
+}
+
+int
+started_carried(struct sandbox *sandbox, const struct image *image, struct frame *frame, struct err *err)
+{
+  int near[3] = {-1, -1, -1};
+  uint32_t number = 0;
+  int result = read_carried(frame, &number, near, err);
+  int place = result < 0 ? -1 : image_command(image, number);
+
+  struct started *before = find(sandbox->id, number);
+  if (result == 0 && (place < 0 || (before && before->state != RAMET_COMMAND_ENDED)))
+    result = err_code(err, "internal", "init tells of a command that nobody has");
+  /* A sandbox that is rolled back has its number still, and the command as it was then. */
+  if (result == 0 && before)
+    forget(before);
+  struct started *one =
+      result < 0 ? NULL : make_carried(sandbox, &image->commands[place], image->command_records[place], err);
+  result = one ? carry(one, sandbox, &image->commands[place], near, err) : -1;
+  if (result < 0 && one)
+    forget(one);
+  for (int i = 0; i < 3; i++)
+    close_fd(&near[i]);
+  return result;
+}
+
 /* ---- INPUT ---------------------------------------------------------------------------------------------------- */
 
 /* Writes what there is room for; answers once all of it is written. */
@@ -724,6 +884,13 @@ started_request(struct frame *frame, struct lane *lane, struct err *err)
     return -1;
   answer_nothing(&asker);
   return 0;
+}
+
+void
+started_swap(const uint64_t pair[2])
+{
+  for (struct started *one = all; one; one = one->next)
+    swap_number(&one->sandbox, pair);
 }
 
 void

@@ -9,11 +9,18 @@
 
 struct lane;
 struct sandbox;
+struct capture_command;
+struct image;
 
 /* START, ATTACH, COMMANDS, INPUT, RESIZE, KILL_COMMAND, FORGET. On success it answers, now or later; `lane` NULL: to the daemon. */
 bool started_takes(uint16_t kind);
 int started_request(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;
 
+/* Those of a sandbox that run and go on in its forks: `out` is the caller's to free; how many. */
+int started_capture(uint64_t sandbox, struct capture_command **out, struct err *err) MUST_CHECK;
+/* Init's word that one of them goes on in a fork, whose image it is in. Takes the frame's descriptors. */
+int started_carried(struct sandbox *sandbox, const struct image *image, struct frame *frame,
+                    struct err *err) MUST_CHECK;
 /* Init's words on a command; false when it is none of these. */
 bool started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid);
 bool started_failed(uint64_t request, const struct err *err);
@@ -22,6 +29,8 @@ bool started_exited(uint64_t sandbox, const struct exit_record *record);
 int started_missing(uint64_t sandbox, uint32_t number, struct err *err) MUST_CHECK;
 /* The sandbox has ended, or its end is told. */
 void started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason);
+/* Two sandboxes change numbers: swap.h. Their commands go with them. */
+void started_swap(const uint64_t pair[2]);
 /* Who asked has gone: it is not answered, and what it started goes on. NULL: the daemon. */
 void started_forget(const struct lane *lane);
 bool started_lane_busy(const struct lane *lane);

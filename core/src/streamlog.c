@@ -164,23 +164,37 @@ close_stream(struct stream *stream)
   close_fd(&stream->fd);
 }
 
+/* A tracer that looks at pipe and count meanwhile sees that they do not go together. */
+static ssize_t
+take(struct stream *stream)
+{
+  struct streamlog *log = stream->log;
+
+  if (!log->finished)
+    __atomic_store_n(&log->header->filling[stream->number], 1, __ATOMIC_SEQ_CST);
+  ssize_t n = stream->fd < 0 ? 0 : read(stream->fd, buffer, sizeof buffer);
+  int error = errno;
+  if (n > 0 && !log->finished)
+    keep(log, stream->number, buffer, (size_t)n);
+  if (!log->finished)
+    __atomic_store_n(&log->header->filling[stream->number], 0, __ATOMIC_SEQ_CST);
+  errno = error;
+  return n;
+}
+
 /* One read; false when there is nothing now, or nothing more. */
 static bool
 drain(struct stream *stream)
 {
   struct streamlog *log = stream->log;
-  ssize_t n = stream->fd < 0 ? 0 : read(stream->fd, buffer, sizeof buffer);
+  ssize_t n = take(stream);
 
   /* A terminal that nobody has open any more says EIO. */
   if (n < 0 && !(log->is_terminal && errno == EIO))
     return errno == EINTR;
-  if (n <= 0) {
+  if (n <= 0)
     close_stream(stream);
-    return false;
-  }
-  if (!log->finished)
-    keep(log, stream->number, buffer, (size_t)n);
-  return true;
+  return n > 0;
 }
 
 static void
@@ -262,6 +276,36 @@ streamlog_of_terminal(uint64_t bytes, int near, struct err *err)
     if (loop_add(log->streams[0].fd, &log->streams[0].watch, EPOLLIN) == 0)
       return log;
     err_code(err, "internal", "a terminal cannot be watched: %s", strerror(errno));
+  }
+  streamlog_free(log);
+  return NULL;
+}
+
+static int
+adopt_pipe(struct stream *stream, int *near, struct err *err)
+{
+  if (*near < 0)
+    return 0;
+  stream->fd = steal_fd(near);
+  return loop_add(stream->fd, &stream->watch, EPOLLIN) < 0
+             ? err_code(err, "internal", "a pipe cannot be watched: %s", strerror(errno))
+             : 0;
+}
+
+struct streamlog *
+streamlog_carry(uint64_t bytes, const uint64_t begin[2], int near[2], struct err *err)
+{
+  cleanup_fd int out = near[0], error = near[1];
+  struct streamlog *log = make_empty(err);
+
+  near[0] = near[1] = -1;
+  if (!log)
+    return NULL;
+  if (make_file(log, bytes, err) == 0) {
+    for (int i = 0; i < 2; i++)
+      log->header->begin[i] = log->header->total[i] = log->total[i] = begin[i];
+    if (adopt_pipe(&log->streams[0], &out, err) == 0 && adopt_pipe(&log->streams[1], &error, err) == 0)
+      return log;
   }
   streamlog_free(log);
   return NULL;
@@ -354,4 +398,30 @@ uint64_t
 streamlog_total(const struct streamlog *log, int stream)
 {
   return log->total[stream];
+}
+
+bool
+streamlog_settled(const struct streamlog *log, int stream, uint64_t *total)
+{
+  const struct ramet_log *header = log->header;
+
+  *total = __atomic_load_n(&header->total[stream], __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&header->filling[stream], __ATOMIC_SEQ_CST) == 0;
+}
+
+uint64_t
+streamlog_bytes(const struct streamlog *log)
+{
+  return log->head + log->ring - RAMET_LOG_CHUNK;
+}
+
+uint64_t
+streamlog_pipe(const struct streamlog *log, int stream, uint64_t *device)
+{
+  struct stat st;
+
+  if (log->streams[stream].fd < 0 || fstat(log->streams[stream].fd, &st) < 0)
+    return 0;
+  *device = st.st_dev;
+  return st.st_ino;
 }

@@ -21,6 +21,14 @@ struct log_end {
 struct streamlog *streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err) MUST_CHECK;
 /* Of a terminal with this near end, which is taken in any case: what is written to it is standard output. */
 struct streamlog *streamlog_of_terminal(uint64_t bytes, int near, struct err *err) MUST_CHECK;
+/* Of a command that was forked while it ran: `near`, which are taken in any case, are core's ends, or -1 of a stream
+ * that nobody has open. */
+struct streamlog *streamlog_carry(uint64_t bytes, const uint64_t begin[2], int near[2], struct err *err) MUST_CHECK;
+/* For who stands beside core: how much core has taken out of the pipe, unless it is at it. */
+bool streamlog_settled(const struct streamlog *log, int stream, uint64_t *total) MUST_CHECK;
+uint64_t streamlog_bytes(const struct streamlog *log);
+/* Number of the pipe's inode, and its device; 0: there is none. */
+uint64_t streamlog_pipe(const struct streamlog *log, int stream, uint64_t *device);
 void streamlog_free(struct streamlog *log);
 /* The command runs: until then its header says that it is starting. */
 void streamlog_began(struct streamlog *log);

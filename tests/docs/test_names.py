@@ -162,6 +162,7 @@ CALLED = {
     "sandbox.attach": "sandbox attach",
     "sandbox.begin": "sandbox create",
     "sandbox.rollback": "sandbox rollback",
+    "sandbox.promote": "sandbox promote",
     "sandbox.commands": "exec",
     "sandbox.lane": "fork",
     "snapshot.list": "snapshot ls",

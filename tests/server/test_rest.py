@@ -191,6 +191,24 @@ def test_a_sandbox_is_rolled_back_under_its_id(api: httpx.Client) -> None:
     told(api.delete("/v1/snapshots/before"), 204)
 
 
+def test_a_fork_takes_the_place_of_its_parent(api: httpx.Client) -> None:
+    body = {"command": ["sleep", "1000"], "ttl": 500, "metadata": {"of": "me"}}
+    made = told(api.post("/v1/sandboxes", json=body), 201)[0]
+    place = f"/v1/sandboxes/{made['id']}"
+    told(api.get(f"{place}/files/list?path=/tmp"), 200)
+    fork = told(api.post(f"{place}/fork", json={}), 201)["children"][0]["sandbox"]
+    own = f"/v1/sandboxes/{fork['id']}"
+    told(api.post(f"{own}/exec", json={"args": ["touch", "/tmp/of-the-fork"]}), 200)
+    assert refusal(api.post(f"{place}/promote", json={"over": fork["id"]}), 400)["code"] == "not_descendant"
+    after = told(api.post(f"{own}/promote", json={}), 200)
+    kept = ("id", "ttl", "metadata")
+    assert [after[one] for one in kept] == [made[one] for one in kept]
+    assert "of-the-fork" in api.get(f"{place}/files/list?path=/tmp").text
+    refusal(api.get(own), 404)
+    assert "replaced" in told(api.get(f"{own}?ended=true"), 200)["note"]
+    end(api, [after])
+
+
 def test_a_list_tells_of_each_what_it_is_now(api: httpx.Client, shell: str) -> None:
     body = {"command": ["sleep", "100"], "metadata": {"of": "\u00e9t\u00e9"}}
     made = told(api.post("/v1/sandboxes", json=body), 201)[0]

@@ -14,6 +14,7 @@ from server._server import ALICE, BOB, TOKENS, Server, refusal, told
         ("GET", "/metrics", None), ("GET", "/files/list", None), ("PUT", "/files/content?path=x", None),
         ("POST", "/processes", {"command": "id"}), ("GET", "/processes", None), ("GET", "/diff", None),
         ("POST", "/guest", None), ("POST", "/rollback", {"snapshot_tag": "python"}),
+        ("POST", "/promote", {}),
     ],
 )  # fmt: skip
 def test_a_foreign_sandbox_is_none(

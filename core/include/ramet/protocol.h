@@ -91,7 +91,8 @@ enum ramet_kind {
   RAMET_CONNECT = 31,      /* answered with a socket that is connected to a server in the sandbox */
   RAMET_HOLD = 41, /* near ends of a sandbox's streams, for the next daemon; none: they are not for it any more */
   RAMET_HELD = 42, /* answered with copies of them */
-  RAMET_RESIZE = 40,       /* the window of a command that has a terminal */
+  RAMET_SWAP = 43, /* two standing sandboxes change numbers, and each gets a record: one takes the other's place */
+  RAMET_RESIZE = 40, /* the window of a command that has a terminal */
   /* client to a sandbox's file server */
   RAMET_FILE_OPEN = 112,
   RAMET_FILE_STAT = 113,
@@ -128,6 +129,7 @@ enum ramet_kind {
   RAMET_INIT_ENTERED = 81,
   RAMET_INIT_SPAWNED = 82,
   RAMET_INIT_EXITED = 83,
+  RAMET_INIT_CARRIED = 88, /* a command that was forked while it ran, with core's ends of its streams */
   RAMET_INIT_FAILED = 84,
   RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
   RAMET_INIT_CONNECTED = 86,
@@ -344,6 +346,8 @@ struct ramet_log {
   uint64_t memory_peak, oom_kills;
   uint32_t lingering;
   uint32_t terminal; /* from the beginning on; 1: standard output is a terminal's, and there is no standard error */
+  uint64_t begin[2]; /* of a command that was forked while it ran: what came before is in its parent's log alone */
+  uint32_t filling[2]; /* core's: what it has read of a stream is not counted yet */
 };
 
 struct ramet_command_info {

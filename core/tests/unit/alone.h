@@ -188,6 +188,33 @@ started_forget(const struct lane *lane)
   (void)lane;
 }
 
+int
+started_carried(struct sandbox *sandbox, const struct image *image, struct frame *frame, struct err *err)
+{
+  (void)sandbox;
+  (void)image;
+  (void)frame;
+  return err_code(err, "internal", "no commands with logs here");
+}
+
+void
+started_swap(const uint64_t pair[2])
+{
+  (void)pair;
+}
+
+void
+files_swap(const uint64_t pair[2])
+{
+  (void)pair;
+}
+
+void
+ports_swap(const uint64_t pair[2])
+{
+  (void)pair;
+}
+
 struct root *
 root_find(uint32_t id)
 {
@@ -231,6 +258,26 @@ struct snapshot *
 snapshot_find(uint32_t id)
 {
   (void)id;
+  return NULL;
+}
+
+bool
+snapshot_capturing(uint64_t sandbox)
+{
+  (void)sandbox;
+  return false;
+}
+
+void
+snapshot_swap(const uint64_t pair[2])
+{
+  (void)pair;
+}
+
+const struct image *
+snapshot_image(const struct snapshot *snapshot)
+{
+  (void)snapshot;
   return NULL;
 }
 

@@ -25,6 +25,7 @@ struct small_image {
   struct image_lock lock, process_lock;
   struct image_terminal terminal;
   struct image_description control;
+  struct image_command command;
 };
 
 static inline void
@@ -54,6 +55,7 @@ small_image_init(struct small_image *small)
       .index = 3, .session = 2, .foreground = 2, .mode = 0620, .input_length = 8, .output_length = 4};
   small->control =
       (struct image_description){.id = IMAGE_TERMINAL_IDS + 3, .kind = IMAGE_TERMINAL, .value = {3, IMAGE_SLAVE}};
+  small->command = (struct image_command){.number = 7, .pid = 2, .log_bytes = 4096, .begin = {5, 0}};
   small->fd = (struct image_fd){.number = 3, .description = IMAGE_OBJECT_IDS};
 }
 
@@ -75,6 +77,7 @@ small_image_put(const struct small_image *small, struct writer *writer)
   put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->ends[1], sizeof small->ends[1]);
   put_bytes(writer, IMAGE_TAG_TERMINAL, &small->terminal, sizeof small->terminal);
   put_bytes(writer, IMAGE_TAG_DESCRIPTION, &small->control, sizeof small->control);
+  put_bytes(writer, IMAGE_TAG_COMMAND, &small->command, sizeof small->command);
   put_bytes(writer, IMAGE_TAG_TIMER, &small->timer, sizeof small->timer);
   put_bytes(writer, IMAGE_TAG_SCHEDULING, &small->scheduling, sizeof small->scheduling);
   put_bytes(writer, IMAGE_TAG_FD, &small->fd, sizeof small->fd);

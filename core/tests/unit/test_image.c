@@ -50,6 +50,8 @@ what_was_written_is_read(void)
   CHECK(image.description_count == 4 && image.first_extent[0] == 0 && image.first_extent[1] == 1);
   CHECK(process->timer_count == 1 && process->timers[0].thread == 2 && process->scheduling_count == 1);
   CHECK(image.extents[0].offset == 0x1000 && image.first_epoll[1] == 0);
+  CHECK(image.command_count == 1 && image_command(&image, 7) == 0 && image_command(&image, 8) < 0);
+  CHECK(image.commands[0].begin[0] == 5 && image.command_records[0].length == 0);
   image_free(&image);
   writer_free(&writer);
 }
@@ -61,6 +63,14 @@ an_image_of_another_version_is_refused_by_its_number(void)
   CHECK_TEXT(last.code, "image_version");
   CHECK(!WITH(header.version = 0));
   CHECK(!WITH(header.page = 8192));
+}
+
+static void
+commands_that_nobody_could_have_started_are_refused(void)
+{
+  CHECK(!WITH(command.number = 0));
+  CHECK(!WITH(command.pid = 1));
+  CHECK(!WITH(command.log_bytes = (uint64_t)RAMET_LOG_BYTES_MAX + 1));
 }
 
 static void
@@ -232,6 +242,7 @@ main(int argc, char **argv)
   RUN(the_fuzzers_seed_is_an_image_of_this_version);
   RUN(what_was_written_is_read);
   RUN(an_image_of_another_version_is_refused_by_its_number);
+  RUN(commands_that_nobody_could_have_started_are_refused);
   RUN(counts_that_do_not_hold_are_refused);
   RUN(pairs_with_one_end_are_refused);
   RUN(timers_that_cannot_be_are_refused);

@@ -22,6 +22,8 @@ from ramet.native.started import Log
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ramet.native.started import Header
+
 BIG = 1 << 20
 
 
@@ -119,10 +121,18 @@ class Following:
         return True
 
     def _header_ended(self) -> bool:
+        return self._header().ended
+
+    def _header(self) -> Header:
         try:
-            return self.log.header().ended
+            return self.log.header()
         except FrameError as error:
             raise malformed(error) from None
+
+    def begin(self, cursor: tuple[int, int]) -> tuple[int, int]:
+        """`cursor`, where 0 is the first byte that the log has. Raises DaemonLost."""
+        header = self._header()
+        return cursor[0] or header.begin(0), cursor[1] or header.begin(1)
 
     def take(self, stream: int, size: int = BIG) -> bytes:
         """The next bytes of a stream that are there, `size` at most."""

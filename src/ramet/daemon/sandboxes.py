@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ForkRequest,
         ImportRequest,
         ListRequest,
+        PromoteRequest,
         RollbackRequest,
         SandboxRequest,
         Snapshot,
@@ -61,6 +62,7 @@ class SandboxOperations:
             "sandbox.begin": self._begin,
             "sandbox.attach": self._attach,
             "sandbox.rollback": self._rollback,
+            "sandbox.promote": self._promote,
             "events": self._events,
             "lineage": self._lineage,
             "snapshot.list": self._list_snapshots,
@@ -112,6 +114,9 @@ class SandboxOperations:
         sandbox, channel = await self._sandboxes.rollback(request)
         _deliver(client, 0, sandbox, channel, known=True)
         return sandbox.info()
+
+    async def _promote(self, request: PromoteRequest, _client: Connection) -> SandboxInfo:
+        return (await self._sandboxes.promote(request)).info()
 
     async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
         sandbox = await self._sandboxes.find(request.sandbox)

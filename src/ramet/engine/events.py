@@ -35,9 +35,10 @@ class Events:
         self._more: asyncio.Future[None] | None = None
         self._closed = False
 
-    def tell(self, kind: Type, info: SandboxInfo) -> None:
+    def tell(self, kind: Type, info: SandboxInfo, note: str | None = None) -> None:
         """Something befell a sandbox."""
-        self.add(Event.of(kind, info, time.time()))
+        event = Event.of(kind, info, time.time())
+        self.add(event if note is None else dataclasses.replace(event, note=note))
 
     def note(
         self, kind: Type, *, sandbox: str | None = None, snapshot: str | None = None, note: str | None = None

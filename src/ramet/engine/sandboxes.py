@@ -24,6 +24,7 @@ from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.events import Events
 from ramet.engine.keeping import Keeper
 from ramet.engine.lineage import Ancestry
+from ramet.engine.promotion import check_place, swap
 from ramet.engine.snapshots import Image, Snapshots, told
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         KernelRef,
         ListRequest,
         OnUnsupported,
+        PromoteRequest,
         RollbackRequest,
         SandboxInfo,
         Snapshot,
@@ -99,6 +101,7 @@ class Sandboxes:
         self._living: dict[int, Sandbox] = {}
         self._past: OrderedDict[int, Sandbox] = OrderedDict()
         self._strays: dict[int, list[Frame]] = {}
+        self._promoting = asyncio.Lock()
 
     def __len__(self) -> int:
         """How many live that somebody asked for."""
@@ -391,6 +394,31 @@ class Sandboxes:
             await self.lineage.write()
         return sandbox, channel
 
+    async def promote(self, request: PromoteRequest) -> Sandbox:
+        """A fork in the place of the one that it was forked from, which ends. Both go on if this raises.
+
+        Raises InvalidRequest, SandboxEnded, and RametError with the code ``busy``.
+        """
+        async with self._promoting:
+            sandbox = await self.find(request.sandbox)
+            above = request.over or sandbox.origin.parent
+            if above is None:
+                text = f"the sandbox {sandbox.label} was not forked from another"
+                raise InvalidRequest.of("sandbox", text, code="not_descendant")
+            over = await self.find(above)
+            check_place(sandbox, over, self._of_id)
+            async with sandbox.capturing, over.capturing:
+                await swap(sandbox, over, self._living)
+        note = f"replaced by its fork, which was {over.id} until then and is {sandbox.id} now"
+        over.kill(note)
+        self.events.tell("promoted", sandbox.info(), f"it was {over.id}")
+        self.lineage.born(sandbox.info())
+        sandbox.touch()
+        await self.wait_gone(over)
+        if sandbox.ttl is not None:
+            await self.lineage.write()
+        return sandbox
+
     async def _child(
         self,
         image: Image,
@@ -670,6 +698,8 @@ class Sandboxes:
         sandbox.attach()
         sandbox.leave()
         self._lives("adopted", sandbox)
+        if sandbox.replaced is not None:  # the daemon before this one did not come to it
+            sandbox.kill(f"replaced by a fork of it, which is {sandbox.replaced} now")
         for frame in self._strays.pop(number, []):
             self.event(core, frame)
         return True

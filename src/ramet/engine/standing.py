@@ -114,6 +114,8 @@ class Sandbox:
         """A client made or claimed it over a lane, and core knows when that lets go of it."""
         self.note: str | None = None
         """Who had it ended."""
+        self.replaced: str | None = None
+        """Whose place it had, when a fork of it has taken that: it is to end."""
         self.keep_on: tuple[str, ...] = ()
         self.until: float | None = None
         """Its deadline, where that is ours: of time.monotonic(), which daemons of one boot share."""
@@ -134,6 +136,8 @@ class Sandbox:
         self._drain: Drain | None = None
         self._users = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._waiting: list[Callable[[], object]] | None = None
+        """While its number changes: what core is to hear under the next one."""
 
     @property
     def label(self) -> str:
@@ -219,6 +223,7 @@ class Sandbox:
             "ground": self.ground.to_record(),
             "keep_on": self.keep_on,
             "until": self.until,
+            "replaced": self.replaced,
         }
 
     @classmethod
@@ -259,6 +264,7 @@ class Sandbox:
             sandbox.ground = Ground.from_record(data["ground"])
             sandbox.keep_on = tuple(data["keep_on"])
             sandbox.until = None if data["until"] is None else float(data["until"])
+            sandbox.replaced = data["replaced"]
             return sandbox
         except (ValueError, KeyError, TypeError, InvalidRequest):
             return None
@@ -327,8 +333,7 @@ class Sandbox:
         if not self.core.alive:
             close_all(ends)
             return
-        with contextlib.suppress(DaemonLost):
-            self.core.connection.call(p.HOLD, u64(p.TAG_SANDBOX, self.number), ends, lambda _: None)
+        self._say(lambda: self._tell(p.HOLD, b"", ends))
 
     def _expire(self) -> None:
         self.kill(f"nobody asked for it in {self.ttl:g} s")
@@ -345,29 +350,50 @@ class Sandbox:
         if not self.ending:
             self.note = note
         if self.end is None and self.core.alive:
-            self.core.end_sandbox(self.number)
+            self._say(lambda: self.core.end_sandbox(self.number))
 
     def end_overdue(self, limit: Reason) -> None:
         """Have it ended for a limit, ``timeout`` or ``oom``, if it is not ending already."""
         if not self.ending:
             self.overdue = limit
             if self.core.alive:
-                self.core.end_sandbox(self.number)
+                self._say(lambda: self.core.end_sandbox(self.number))
 
     def signal(self, number: int) -> None:
         """Send a signal to its command, and to what that waits for."""
         if self.end is None and self.core.alive:
-            payload = (
-                u64(p.TAG_SANDBOX, self.number) + u32(p.TAG_COMMAND, COMMAND) + u32(p.TAG_SIGNAL, number)
-            )
-            with contextlib.suppress(DaemonLost):
-                self.core.connection.call(p.SIGNAL, payload, [], lambda _: None)
+            payload = u32(p.TAG_COMMAND, COMMAND) + u32(p.TAG_SIGNAL, number)
+            self._say(lambda: self._tell(p.SIGNAL, payload, []))
 
     def command_ended(self, end: RunEnd) -> None:
         """Its command ended, and so it does. One that was being ended from outside keeps that cause."""
         if not self.ending:
             self.exit = end
-        self.core.end_sandbox(self.number)
+        self._say(lambda: self.core.end_sandbox(self.number))
+
+    def _tell(self, kind: int, payload: bytes, fds: list[int]) -> None:
+        with contextlib.suppress(DaemonLost):
+            self.core.connection.call(kind, u64(p.TAG_SANDBOX, self.number) + payload, fds, lambda _: None)
+
+    def _say(self, say: Callable[[], object]) -> None:
+        if self._waiting is None:
+            say()
+        else:
+            self._waiting.append(say)
+
+    # --- another's place ----------------------------------------------------------------------------------
+
+    def moves(self) -> None:
+        """Core was asked to give it another number: what it is to hear of it waits until it has answered."""
+        self._waiting = []
+
+    def moved(self, number: int) -> None:
+        """It has this number now, which may be the old one."""
+        self.number = number
+        self.id = f"{number:012x}"
+        waiting, self._waiting = self._waiting or [], None
+        for say in waiting:
+            say()
 
     def drop_first(self) -> None:
         """Its command does not begin any more."""

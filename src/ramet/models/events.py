@@ -18,7 +18,17 @@ from ramet.models.names import check_text
 from ramet.models.sandboxes import SandboxInfo, check_sandbox, only
 
 Type = Literal[
-    "created", "forked", "resumed", "adopted", "ended", "snapshot", "paused", "removed", "rebuilt", "gap"
+    "created",
+    "forked",
+    "resumed",
+    "adopted",
+    "promoted",
+    "ended",
+    "snapshot",
+    "paused",
+    "removed",
+    "rebuilt",
+    "gap",
 ]
 TYPES: tuple[str, ...] = get_args(Type)
 HISTORY = 4096
@@ -37,7 +47,8 @@ class Event:
 
     ``created``, ``forked`` (of `parent` or of `snapshot`), ``resumed`` (a fork of what was paused) and
     ``adopted`` (by a new daemon) begin a sandbox's life, and ``ended`` tells its cause: `reason`,
-    `exit_code`, `signal`, and in `note` who had it ended. ``snapshot``, ``paused`` and ``removed`` are of
+    `exit_code`, `signal`, and in `note` who had it ended. ``promoted`` tells that a fork is in the place of
+    the one that had this id, and in `note` what its own was. ``snapshot``, ``paused`` and ``removed`` are of
     `snapshot`.
     ``rebuilt`` tells in `note` that what is known of lineage had to be made anew, and why.
     ``gap`` stands for `missed` events that are not kept any more, or for an unknown number of them when it is

@@ -466,6 +466,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("sandbox.attach", s.SandboxRequest, s.SandboxInfo, streams="made"),
         Operation("sandbox.begin", s.BeginRequest, s.SandboxInfo, idempotent=False),
         Operation("sandbox.rollback", s.RollbackRequest, s.SandboxInfo, streams="made", idempotent=False),
+        Operation("sandbox.promote", s.PromoteRequest, s.SandboxInfo, idempotent=False),
         Operation("sandbox.commands", c.SandboxLaneRequest, c.SandboxLane, streams="made"),
         # Not sent again: a daemon that was stopped is not to be started by who only looks on.
         Operation("events", e.EventsRequest, e.EventBatch, idempotent=False),

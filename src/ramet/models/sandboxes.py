@@ -645,6 +645,29 @@ class RollbackRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PromoteRequest:
+    """Have `sandbox` take the place of `over`, which it was forked from; None: of the one it is a fork of."""
+
+    sandbox: str
+    over: str | None = None
+
+    @classmethod
+    def of(cls, sandbox: object, over: object = None) -> Self:
+        """A checked one. Raises InvalidRequest."""
+        return cls(check_sandbox(sandbox), None if over is None else check_sandbox(over, "over"))
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON. Raises InvalidRequest."""
+        only(data, ("sandbox", "over"))
+        return cls.of(data.get("sandbox", ""), data.get("over"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ListRequest:
     """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
 

@@ -66,6 +66,7 @@ FILES = 30
 CONNECT = 31
 HOLD = 41
 HELD = 42
+SWAP = 43
 RESIZE = 40
 FILE_OPEN = 112
 FILE_STAT = 113
@@ -99,6 +100,7 @@ INIT_PREPARED = 80
 INIT_ENTERED = 81
 INIT_SPAWNED = 82
 INIT_EXITED = 83
+INIT_CARRIED = 88
 INIT_FAILED = 84
 INIT_ENDED = 85
 INIT_CONNECTED = 86
@@ -390,6 +392,7 @@ KIND_NAMES = MappingProxyType(
         31: "connect",
         41: "hold",
         42: "held",
+        43: "swap",
         40: "resize",
         112: "file_open",
         113: "file_stat",
@@ -423,6 +426,7 @@ KIND_NAMES = MappingProxyType(
         81: "init_entered",
         82: "init_spawned",
         83: "init_exited",
+        88: "init_carried",
         84: "init_failed",
         85: "init_ended",
         86: "init_connected",

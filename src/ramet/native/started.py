@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ramet.models.results import Reason
 
 # struct ramet_log and struct ramet_command_info of core/include/ramet/protocol.h
-_LOG = struct.Struct("<II QQQ 2Q 2I II 4Q 2Q 2Q II")
+_LOG = struct.Struct("<II QQQ 2Q 2I II 4Q 2Q 2Q II 2Q")
 _INFO = struct.Struct("<8I Q 2Q")
 TURN = struct.Struct("<Q")
 TURN_PLACE = p.LOG_HEADER - TURN.size
@@ -96,6 +96,8 @@ class Header(NamedTuple):
     oom_kills: int
     lingering: int
     terminal: int
+    out_begin: int
+    err_begin: int
 
     @property
     def ended(self) -> bool:
@@ -105,6 +107,10 @@ class Header(NamedTuple):
     def total(self, stream: int) -> int:
         """Bytes written to a stream so far: 0 is standard output, 1 standard error."""
         return self.err_total if stream else self.out_total
+
+    def begin(self, stream: int) -> int:
+        """The first position that the log has; above 0 of a command that was forked while it ran."""
+        return self.err_begin if stream else self.out_begin
 
 
 class Log:
@@ -143,6 +149,7 @@ class Log:
     @staticmethod
     def oldest(header: Header, stream: int, at: int) -> int:
         """The first position at or behind `at` that can still be read."""
+        at = max(at, header.begin(stream))
         if at < header.head:
             return at
         readable = header.ring if header.ended else header.ring - p.LOG_CHUNK
@@ -167,13 +174,14 @@ class Log:
 
     def captured(self, header: Header, stream: int) -> Captured:
         """A stream of a command that has ended, as far as it is kept."""
-        total = header.total(stream)
-        head = min(total, header.head)
-        kept = self._bytes(header, stream, 0, head)
-        tail = min(total - head, header.tail)
+        total, begin = header.total(stream), header.begin(stream)
+        head_end = max(min(total, header.head), begin)
+        kept = self._bytes(header, stream, begin, head_end - begin)
+        tail = min(total - head_end, header.tail)
         if tail:
             kept += self._bytes(header, stream, total - tail, tail)
-        return Captured(kept, total, head if total > len(kept) else len(kept))
+        written = total - begin
+        return Captured(kept, written, head_end - begin if written > len(kept) else len(kept))
 
     def result(self, lane: SandboxLane, encoding: str) -> CommandResult:
         """The end of the command. Raises FrameError, RametError when output could not be kept."""

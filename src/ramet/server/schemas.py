@@ -233,6 +233,12 @@ class RollbackRequest(Asked):
     snapshot_tag: str
 
 
+class PromoteRequest(Asked):
+    """Whose place a fork is to take: without `over` that of the sandbox it is a fork of."""
+
+    over: str | None = None
+
+
 class CompactRequest(Asked):
     """A tag for a copy that builds upon nothing; without `to` the snapshot itself is made such."""
 

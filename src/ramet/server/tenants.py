@@ -34,6 +34,7 @@ from ramet.models.commands import SandboxLaneRequest
 from ramet.models.names import check_name
 from ramet.models.sandboxes import (
     ListRequest,
+    PromoteRequest,
     SandboxInfo,
     SandboxList,
     Snapshot,
@@ -386,6 +387,21 @@ class Tenant:
                 box.files.close()
             box.files = box.commands = None
             return held.info
+
+    async def promote(self, sandbox: str, over: str | None) -> SandboxInfo:
+        """Have a fork take the place of another. Raises Refused while a kernel of the two runs code."""
+        fork = await self.find(sandbox)
+        place = await self.find(over or fork.parent or fork.id)
+        for one in (fork, place):
+            if (box := self._boxes.get(one.id)) is not None and box.turn.locked():
+                raise Refused(409, "kernel_busy", "its kernel runs code", hint="interrupt that, or wait")
+        request = PromoteRequest.of(fork.id, over and place.id)
+        promoted = SandboxInfo.from_wire(await self.client.ask("sandbox.promote", request.to_wire()))
+        # What is at hand was opened under the ids that they had.
+        for number in (fork.id, place.id):
+            self.forget(number)
+            self.branches.pop(number, None)
+        return promoted
 
     async def kill(self, sandbox: str) -> SandboxInfo:
         """End it, and return when it has ended."""

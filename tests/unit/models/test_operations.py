@@ -160,6 +160,7 @@ def sandbox_results():
         "sandbox.attach": running,
         "sandbox.begin": running,
         "sandbox.rollback": running,
+        "sandbox.promote": running,
         "sandbox.commands": SandboxLane("c0de", 7, {"HOME": "/"}, "/", single_uid=True, limits={"disk": 5}),
         "events": EventBatch((Event("c0de-1", 1.5, "ended", sandbox="abc", reason="oom"),), "c0de-1"),
         "lineage": LineageTree((LineageNode("abc", "sandbox", "web", None, 1.5),), "made anew"),
@@ -189,7 +190,7 @@ def test_every_result_of_the_table_arrives_as_it_left():
 
 def test_only_operations_that_start_nothing_may_be_sent_again():
     once = {name for name, operation in OPERATIONS.items() if not operation.idempotent}
-    made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "rollback", "snapshot")}
+    made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "promote", "rollback", "snapshot")}
     assert once == {"run", *made, "snapshot.import", "snapshot.remove", "events"}
 
 

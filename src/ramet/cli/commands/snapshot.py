@@ -1,4 +1,4 @@
-"""`ramet snapshot create|ls|rm`, `ramet sandbox rollback`."""
+"""`ramet snapshot create|ls|rm`, `ramet sandbox rollback|promote`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,30 @@ def rollback(
             text = "is another program's, which alone can roll it back"
             raise InvalidRequest.of("sandbox", text, code="not_detached")
         known.rollback(name)
+    finally:
+        known.let_go()
+    if as_json:
+        print(json.dumps(known.info.to_wire()))
+    else:
+        print(known.id)
+    return 0
+
+
+def promote(
+    sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The fork, by its id or name."),
+    over: str | None = typer.Option(
+        None, "--over", metavar="SANDBOX", help="An ancestor, instead of the one that it is a fork of."
+    ),
+    as_json: bool = JSON,
+) -> int:
+    """Have a detached fork take the place of the sandbox that it was forked from, under that one's id."""
+    if sandbox is None:
+        raise InvalidRequest.of("sandbox", "is missing")
+    from ramet.client import Sandbox
+
+    known = Sandbox.connect(sandbox)
+    try:
+        known.promote(over)
     finally:
         known.let_go()
     if as_json:

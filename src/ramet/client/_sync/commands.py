@@ -84,6 +84,11 @@ class Commands:
         """The sandbox, by its id or name."""
         return self._sandbox
 
+    def follow(self, sandbox: str) -> None:
+        """It has another id now: so have its commands, and what has these."""
+        self._sandbox = sandbox
+        self._lane = None
+
     def beside(self) -> dict[str, Any]:
         """What makes another client of the place where it is."""
         return self._client.beside()
@@ -226,14 +231,15 @@ class Commands:
     ) -> Command:
         """Attach to a command, also for some minutes after its end, and its sandbox's.
 
-        `cursor` is where to go on reading, as `Command.cursor` told it; by default at the beginning.
+        `cursor` is where to go on reading, as `Command.cursor` told it; by default at the beginning. In
+        a fork that is where the command stood then: what it had written before its parent's log has alone.
         Raises InvalidRequest when the sandbox has no such command.
         """
         number, places = check_command_id(command), check_cursor(cursor)
         used = encoding or self._encoding
         check_output(used, {})
         following, pid = self._attach(number, changes=False)
-        return Command(self, number, pid, following, cursor=places, encoding=used)
+        return Command(self, number, pid, following, cursor=following.begin(places), encoding=used)
 
     def kill(self, command: int) -> None:
         """Kill every process of a command, wherever it went, also what it left behind when it ended."""
@@ -807,7 +813,7 @@ class Output:
         if lost:
             self._lost += lost
             self.position += lost
-            text = f"{lost} bytes were written and replaced before they were read"
+            text = f"{lost} bytes were written before a fork, or replaced before they were read"
             raise RametError("output_left_out", text, hint="the limit output says how much is kept")
 
     def close(self) -> None:

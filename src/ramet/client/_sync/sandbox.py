@@ -55,6 +55,7 @@ from ramet.models.sandboxes import (
     KernelRef,
     Metrics,
     OnUnsupported,
+    PromoteRequest,
     RollbackRequest,
     SandboxInfo,
     SandboxRequest,
@@ -391,6 +392,8 @@ class Sandbox(Opening):
             self._commands = Commands(
                 held.info.id, client=self._client, held=held, encoding=self._encoding, env=self._env
             )
+        elif self._commands.sandbox != self.id:  # a fork has taken its place, as its end told
+            self._commands.follow(self.id)
         return self._commands
 
     @property
@@ -691,7 +694,8 @@ class Sandbox(Opening):
 
         Each child goes on where this one stood, with its memory, files and open descriptors of one instant,
         and standard streams of its own. This one does not notice. It does not matter to the children when it
-        ends. Code that runs goes on in both: `attach` gives its end in the child.
+        ends. Code that runs goes on in both: `attach` gives its end in the child. So do commands of
+        `commands`: `child.commands.connect` follows one from here on.
 
         `env`, `seed`, `limits`, `metadata` are for all children alike, or lists with one item for each.
 
@@ -759,7 +763,7 @@ class Sandbox(Opening):
         Everything that runs in it is ended first. Its name, limits and metadata stay; a `timeout` that it was
         given is over. Whoever calls this has it afterwards: unless it is detached it ends with this object.
         Its standard streams are new ones: what was not read is lost, and who else was attached finds the end.
-        Commands that ran at the snapshot go on, and are not in `commands.list`.
+        Commands that ran at the snapshot go on, under the numbers that they had.
 
         Raises InvalidRequest when there is no such snapshot, SandboxEnded when it has ended, also in vain.
         """
@@ -784,6 +788,31 @@ class Sandbox(Opening):
         self._take(held)
         self._commands = self._files = None
         self._begin_life(Forked(seed=None, env=self._env), None)
+
+    def promote(self, over: str | Sandbox | None = None) -> None:
+        """Take the place of the one that it was forked from: its id, name, metadata and ttl. That one ends.
+
+        It runs on as it is, with its limits, its streams and whoever has it; it is only called otherwise. Who
+        has the other finds its end, and this one under the id that they know.
+
+        Args:
+            over: another ancestor, as an object, an id or a name, instead of the one that it is a fork of.
+
+        Raises:
+            InvalidRequest: it was not forked from that, code ``not_descendant``; it ends with its owner and
+                that one does not, code ``not_detached``.
+            SandboxEnded: one of them is dead.
+            RametError: a snapshot of one of them is being taken, code ``capturing``, or it has not begun or
+                is ending, code ``busy``. Both go on then.
+        """
+        place = over.id if isinstance(over, Sandbox) else over
+        request = PromoteRequest.of(self.id, place)
+        if self._result is not None:
+            raise _dead(self.info)
+        answer = self._client.ask("sandbox.promote", request.to_wire(), patience=END_PATIENCE_S)
+        self._here.held.info = SandboxInfo.from_wire(answer)
+        if self._commands is not None:
+            self._commands.follow(self.id)
 
     def pause(self, name: str | None = None) -> Snapshot:
         """Keep its state under a name, and end it; `resume` goes on from there.

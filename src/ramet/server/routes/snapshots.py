@@ -287,3 +287,13 @@ async def rollback(sandbox_id: str, body: schemas.RollbackRequest, tenant: Asker
     chosen = _chosen(body.snapshot_tag, {one.name: one for one in await tenant.seen()})
     source = await tenant.source(chosen.name)
     return Json(shown.sandbox(tenant, await tenant.rollback(box.id, source)))
+
+
+@router.post("/sandboxes/{sandbox_id}/promote", response_model=schemas.SandboxInfo)
+async def promote(sandbox_id: str, tenant: Asker, body: schemas.PromoteRequest | None = None) -> Response:
+    """Have a fork take the place of the sandbox that it was forked from: its id, name, metadata and ttl.
+
+    That one ends. While one of them is being forked, or its kernel runs code, the answer is 409.
+    """
+    over = None if body is None else body.over
+    return Json(shown.sandbox(tenant, await tenant.promote(sandbox_id, over)))
