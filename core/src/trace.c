@@ -212,7 +212,7 @@ wait_event_stop(struct stopping *s, struct tracee *tracee)
       return ENDED;
     int event = status >> 16;
     if (event == PTRACE_EVENT_STOP) {
-      tracee->stopped = WSTOPSIG(status) != SIGTRAP;
+      tracee->stopped = WSTOPSIG(status) != SIGTRAP ? WSTOPSIG(status) : 0;
       tracee->running = false;
       if (read_thread(tracee, s->err) == 0)
         return 0;
@@ -483,6 +483,17 @@ trace_adopt(int tid, struct tracee *tracee, struct err *err)
   return waited > 0 ? err_step(err, RAMET_STEP_FROZEN_TWIN, "process %d is gone", tid) : waited;
 }
 
+int
+trace_look_again(struct tracee *tracee, struct err *err)
+{
+  struct stopping s = {.tracees = tracee, .count = 1, .err = err};
+
+  if (sys_ptrace(PTRACE_INTERRUPT, tracee->tid, 0, 0) < 0 || sys_ptrace(PTRACE_CONT, tracee->tid, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_SEIZE, "look at thread %d again: %s", tracee->tid, strerror(errno));
+  int waited = wait_event_stop(&s, tracee);
+  return waited > 0 ? err_code(err, "exiting", "is exiting") : waited;
+}
+
 /* ---- processors ------------------------------------------------------------------------------------------------ */
 
 static void
@@ -565,6 +576,12 @@ read_result(struct tracee *tracee, long *result, enum ramet_step step, struct er
     return err_step(err, step, "result of thread %d: %s", tracee->tid, strerror(errno));
   *result = arch_syscall_result(&registers);
   return 0;
+}
+
+int
+trace_step_call(struct tracee *tracee, struct err *err)
+{
+  return continue_to_syscall_stop(tracee, RAMET_STEP_SEIZE, err) != 0 ? -1 : read_thread(tracee, err);
 }
 
 int

@@ -77,21 +77,6 @@ def test_a_child_with_too_little_room_in_its_pipe_is_refused_and_not_cut_short(e
     assert snapshot.fork().ask("read") == source.ask("read") == "60000"
 
 
-def test_a_process_that_is_stopped_is_refused_and_stays_stopped(engine: Engine) -> None:
-    source = engine.start(_engine.COUNTER)
-    source.ready()
-    pid = source.host_pid
-    os.kill(pid, signal.SIGSTOP)
-    _core.until(lambda: source.threads() == ["T"], "the source stopped")
-    assert engine.refusal(source).endswith("is stopped by a signal")
-    # Let go, it stops once more, as whoever was stopped before it was traced.
-    _core.until(lambda: source.threads() == ["T"], "the source stopped again")
-    source.say("count")
-    os.kill(pid, signal.SIGCONT)
-    assert source.line() == "1"
-    assert engine.snapshot(source).fork().ask("count") == "2"
-
-
 def test_a_process_that_is_exiting_is_refused_by_a_code_of_its_own(engine: Engine) -> None:
     """Its threads are ended one by one: all moments between the first and the last may be met."""
     met = set()
