@@ -181,7 +181,7 @@ copy_content(struct writing *w, int master, int slave, struct image_terminal *te
     errno = number;
   if (result < 0)
     failed(w, err);
-  const char *why = terminal_unfillable(terminal, &content);
+  const char *why = terminal_unfillable(&content);
   if (result == 0 && why)
     result = fd_refuse(w, err, why);
   if (result == 0)

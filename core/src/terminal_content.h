@@ -34,7 +34,7 @@ int terminal_drain(int master, int slave, struct image_terminal *settings,
 int terminal_fill(int master, int slave, const struct image_terminal *settings,
                   const struct terminal_content *content) MUST_CHECK;
 /* Whether the input can be put back as it was: NULL, or why it cannot. */
-const char *terminal_unfillable(const struct image_terminal *settings, const struct terminal_content *content);
+const char *terminal_unfillable(const struct terminal_content *content);
 void terminal_free(struct terminal_content *content);
 
 #endif

@@ -152,15 +152,37 @@ VICTIM(raw, "bytes of a terminal without lines, all 256 of them")
   NEED(tcsetattr(slave, TCSANOW, &settings) == 0);
   for (int i = 0; i < 256; i++)
     all[i] = (unsigned char)i;
-  /* As input all but one, which is what another is to be told from. */
-  NEED(write(slave, all, 256) == 256 && write(master, all, 250) == 250);
-  await_bytes(slave, 250);
+  NEED(write(slave, all, 256) == 256 && write(master, all, 256) == 256);
+  await_bytes(slave, 256);
   await_bytes(master, 256);
   ready();
   await_go();
-  CHECK(read(slave, got, 300) == 250 && memcmp(got, all, 250) == 0, "its input differs");
+  CHECK(read(slave, got, 300) == 256 && memcmp(got, all, 256) == 0, "its input differs");
   CHECK(read(master, got, 300) == 256 && memcmp(got, all, 256) == 0, "its output differs");
   check_empty(master);
+}
+
+VICTIM(every, "lines that have every byte, quoted, and one of them that was cut")
+{
+  int master = open_master(), slave = open_slave(master, 0);
+  unsigned char typed[600], line[300], got[600];
+  size_t length = 0;
+
+  for (int i = 0; i < 256; i++) {
+    typed[length++] = 026;
+    typed[length++] = line[i] = (unsigned char)i;
+  }
+  for (int turn = 0; turn < 2; turn++) {
+    typed[length] = turn ? 4 : '\n';
+    NEED(write(master, typed, length + 1) == (ssize_t)length + 1);
+    await_bytes(slave, turn ? 513 : 257);
+  }
+  line[256] = '\n';
+  ready();
+  await_go();
+  CHECK(read(slave, got, sizeof got) == 257 && memcmp(got, line, 257) == 0, "its line differs");
+  CHECK(read(slave, got, sizeof got) == 256 && memcmp(got, line, 256) == 0, "what was cut differs");
+  check_empty(slave);
 }
 
 VICTIM(packets, "the packets of a terminal whose master asked for such")

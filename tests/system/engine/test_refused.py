@@ -2,13 +2,12 @@
 
 import errno
 import os
-import signal
 
 import pytest
 
 from ramet.native import _protocol as p
 from ramet.native import frames
-from system.core import _core, _payloads
+from system.core import _payloads
 from system.engine import _engine
 from system.engine._engine import Engine, Guest, Victim
 
