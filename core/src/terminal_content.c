@@ -346,8 +346,7 @@ terminal_unfillable(const struct terminal_content *content)
 
   while (next_record(&walk, &record, &data))
     all += record.length;
-  /* The kernel edits as much at once; what is behind has yet to be. */
-  return all > 4000 ? "a terminal with more unread input than can be copied" : NULL;
+  return all > TERMINAL_UNREAD_MAX ? "a terminal with more unread input than can be copied" : NULL;
 }
 
 /* What ends a line, and did not, was quoted, for which there is no echo. */

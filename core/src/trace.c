@@ -70,6 +70,19 @@ on_alarm(int number)
   errno = before;
 }
 
+/* The alarm is for what would wait without end; whatever else may sleep (terminals do) is not to be interrupted by it. */
+static void
+heed_alarm(bool heeds)
+{
+  sigset_t set;
+
+  if (!patience_ms)
+    return; /* core itself has none */
+  sigemptyset(&set);
+  sigaddset(&set, SIGALRM);
+  sigprocmask(heeds ? SIG_UNBLOCK : SIG_BLOCK, &set, NULL);
+}
+
 static void
 renew_patience(void)
 {
@@ -83,15 +96,12 @@ trace_setup(unsigned milliseconds, volatile bool *touched_, struct err *err)
 {
   struct sigaction action = {.sa_handler = on_alarm};
   struct itimerval every = {{0, TICK_US}, {0, TICK_US}};
-  sigset_t set;
 
-  sigemptyset(&set);
-  sigaddset(&set, SIGALRM);
   touched = touched_;
   patience_ms = milliseconds;
   renew_patience();
-  if (sigaction(SIGALRM, &action, NULL) < 0 || sigprocmask(SIG_UNBLOCK, &set, NULL) < 0 ||
-      setitimer(ITIMER_REAL, &every, NULL) < 0)
+  heed_alarm(false);
+  if (sigaction(SIGALRM, &action, NULL) < 0 || setitimer(ITIMER_REAL, &every, NULL) < 0)
     return err_code(err, "internal", "alarm: %s", strerror(errno));
   return 0;
 }
@@ -113,7 +123,11 @@ wait_for(int tid, int *status)
   int child;
 
   for (;;) {
-    if (waitpid(tid, status, __WALL) == tid)
+    heed_alarm(true);
+    int waited = waitpid(tid, status, __WALL), number = errno;
+    heed_alarm(false);
+    errno = number;
+    if (waited == tid)
       return 0;
     if (errno == ECHILD)
       return 1; /* another thread has called exec */
@@ -249,8 +263,12 @@ static long
 attach(int pid, int tid)
 {
   attaching = pid;
+  heed_alarm(true);
   long result = sys_ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE);
+  int number = errno;
+  heed_alarm(false);
   attaching = 0;
+  errno = number;
   return result;
 }
 

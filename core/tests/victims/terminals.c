@@ -185,6 +185,34 @@ VICTIM(every, "lines that have every byte, quoted, and one of them that was cut"
   check_empty(slave);
 }
 
+/* Lines of 99 bytes and their ends, and one that is not ended. */
+VICTIM(much, "as much unread input as the kernel edits: of lines, and of a terminal without")
+{
+  int with = open_master(), lines = open_slave(with, 0), without = open_master(), bytes = open_slave(without, 0);
+  unsigned char typed[4090], got[4096];
+  struct termios settings;
+
+  for (size_t i = 0; i < sizeof typed; i++)
+    typed[i] = i % 100 == 99 ? '\n' : (unsigned char)('a' + i / 100 % 26);
+  NEED(tcgetattr(bytes, &settings) == 0);
+  cfmakeraw(&settings);
+  NEED(tcsetattr(bytes, TCSANOW, &settings) == 0);
+  NEED(write(with, typed, sizeof typed) == sizeof typed && write(without, typed, sizeof typed) == sizeof typed);
+  await_bytes(lines, 4000);
+  await_bytes(bytes, 4090);
+  ready();
+  await_go();
+  for (size_t at = 0; at < 4000; at += 100)
+    CHECK(read(lines, got, sizeof got) == 100 && memcmp(got, typed + at, 100) == 0, "line at %zu differs", at);
+  put(with, "\n");
+  CHECK(read(lines, got, sizeof got) == 91 && memcmp(got, typed + 4000, 90) == 0, "the open line differs");
+  for (size_t at = 0; at < sizeof typed;) {
+    ssize_t count = read(bytes, got, sizeof got);
+    CHECK(count > 0 && memcmp(got, typed + at, (size_t)count) == 0, "bytes at %zu differ", at);
+    at += (size_t)count;
+  }
+}
+
 VICTIM(packets, "the packets of a terminal whose master asked for such")
 {
   int master = open_master(), slave = open_slave(master, 0), on = 1;
