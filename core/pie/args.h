@@ -141,7 +141,7 @@ struct pie_node {
   int32_t pid, parent; /* parent: place in the list */
   uint32_t kind, early;
   int32_t session, group;
-  uint32_t exit_signal, status;
+  uint32_t exit_signal, status; /* status: of a zombie; of a process that is stopped, as in image_process */
   uint64_t args; /* of a process */
   char name[16]; /* of a zombie */
 };
@@ -158,7 +158,7 @@ struct pie_gate {
   volatile uint32_t left, open;
 };
 struct pie_shared {
-  struct pie_gate born, joined, ready, release;
+  struct pie_gate born, joined, gathered, ready, release;
 };
 
 /* What a stem is told for each child; the descriptors that come along are init's pidfd, the child's status socket,

@@ -1064,8 +1064,70 @@ found_family(struct pie_args *args)
     processes += node_at(args, i)->kind == PIE_PROCESS;
   struct pie_shared *shared = shared_of(args);
   shared->born.left = shared->joined.left = args->node_count;
-  shared->ready.left = processes;
+  shared->gathered.left = shared->ready.left = processes;
   lead(args, 0);
+}
+
+#define STOP_UNTOLD 0x100
+#define STOPPED_CODE 5 /* CLD_STOPPED */
+#define WSTOPPED 2
+#define WAIT_STOP 0x01000006 /* WNOWAIT | WEXITED | WSTOPPED */
+
+/* One that is stopped, and whose parent is there to hear of it. */
+PIE_INLINE int
+is_awaited(struct pie_args *args, struct pie_node *node)
+{
+  return node->kind == PIE_PROCESS && node->status && node->parent >= 0 &&
+         node_at(args, (uint32_t)node->parent)->kind == PIE_PROCESS;
+}
+
+/* Before anybody runs, so that nobody's SIGCONT comes too early: a parent waits until its children are stopped, is
+ * ready in their place, and hears of it again only where it had not asked. Helpers are gone by then: the end of the last
+ * that makes a group no orphan would let those who are stopped in it go on, and hang them up. */
+PIE_CODE static __attribute__((noinline)) void
+pie_gather_stopped(struct pie_args *args)
+{
+  struct pie_signal none, own;
+  int32_t info[32];
+
+  none.handler = none.flags = none.restorer = none.mask = 0;
+  arrive(&shared_of(args)->gathered);
+  SYS4(SYS_rt_sigaction, 17 /* SIGCHLD */, &none.handler, &own.handler, 8);
+  for (uint32_t i = 1; i < args->node_count; i++) {
+    struct pie_node *node = node_at(args, i);
+    if ((uint32_t)node->parent != args->node || !is_awaited(args, node))
+      continue;
+    long result = SYS5(SYS_waitid, P_PID, node->pid, info, WAIT_STOP | __WALL, 0);
+    if (result == 0 && info[2] != STOPPED_CODE)
+      result = -10 /* ECHILD */;
+    if (result == 0 && !(node->status & STOP_UNTOLD))
+      result = SYS5(SYS_waitid, P_PID, node->pid, info, WSTOPPED | __WALL, 0);
+    if (result < 0)
+      pie_fail(args->status, RAMET_STEP_CHILD_FAMILY, result);
+    arrive(&shared_of(args)->ready);
+  }
+  SYS4(SYS_rt_sigaction, 17, &none.handler, 0, 8);
+  SYS4(SYS_rt_sigaction, 17, &own.handler, 0, 8);
+}
+
+/* Here, behind everything but the return to the guest, and with its other threads behind a gate: SIGSTOP cannot be
+ * blocked, so it cannot wait until then. By the same signal as once, which parents are told; where that would be caught,
+ * by the one that cannot be. */
+PIE_INLINE void
+stop_again(uint32_t signal)
+{
+  struct pie_signal now;
+  uint64_t all = MASK_ALL, but;
+
+  now.handler = 0;
+  SYS4(SYS_rt_sigaction, signal, 0, &now.handler, 8);
+  if (now.handler)
+    signal = 19 /* SIGSTOP */;
+  but = ~((uint64_t)1 << (signal - 1));
+  SYS4(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &but, 0, 8);
+  if (SYS2(SYS_kill, SYS0(SYS_getpid), signal) < 0)
+    SYS1(SYS_exit_group, 111);
+  SYS4(SYS_rt_sigprocmask, 2, &all, 0, 8);
 }
 
 /* Before the first process tells that the sandbox runs, all are ready; and the twin stands still: what shares its memory
@@ -1074,11 +1136,14 @@ PIE_INLINE void
 await_others(struct pie_args *args)
 {
   struct pie_shared *shared = shared_of(args);
+  int awaited = is_awaited(args, node_at(args, args->node));
   uint8_t byte;
 
-  if (args->node_count > 1)
+  if (args->node_count > 1 && !awaited)
     arrive(&shared->ready);
-  if (args->node) {
+  if (awaited) {
+    pie_await(args, args->node, &shared->gathered.open, 1);
+  } else if (args->node) {
     pie_await(args, args->node, &shared->release.open, 1);
   } else {
     if (args->node_count > 1)
@@ -1126,7 +1191,10 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   if (first) {
     await_others(args);
     SYS1(SYS_close, args->status);
+    uint32_t stop = node_at(args, args->node)->status & 0xff;
     give_region_back(args);
+    if (stop)
+      stop_again(stop);
     open_gate(&args->leave);
   } else {
     await_gate(&args->leave);
@@ -1204,6 +1272,8 @@ pie_restore_child(struct pie_args *args)
     SYS3(SYS_close_range, args->first_free, status - 1, 0);
   SYS3(SYS_close_range, status + 1, (uint32_t)-1, 0);
   take_locks(args);
+  if (args->node_count > 1)
+    pie_gather_stopped(args);
   pie_finish(args, &thread[0], 1);
 }
 

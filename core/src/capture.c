@@ -75,8 +75,6 @@ check_process(struct capture *capture, struct err *err)
 {
   char path[48];
 
-  if (capture->threads[0].stopped)
-    return capture_refuse(capture, err, "is stopped by a signal");
   free(capture->status);
   snprintf(path, sizeof path, "/proc/%d/status", capture->pid);
   capture->status = procfs_read(path, NULL);
@@ -90,7 +88,7 @@ check_process(struct capture *capture, struct err *err)
   const char *filters = procfs_field(capture->status, "Seccomp_filters");
   if (filters && atoi(filters) > 1)
     return capture_refuse(capture, err, "has installed a seccomp filter of its own");
-  return 0;
+  return capture_stopped(capture, err);
 }
 
 static int

@@ -73,6 +73,7 @@ struct capture {
   struct tracee *threads;
   int thread_count;
   bool still; /* all its threads have stopped */
+  uint32_t stopped; /* image_process */
   bool
       subreaper; /* it takes in the orphans among its descendants, of which the frozen copy is one: not in the pause */
   struct procmaps maps;
@@ -135,6 +136,8 @@ void export_main(const struct export_source *source, int channel) __attribute__(
 
 /* capture_tree.c: all processes and all threads, also those that appear meanwhile, and what has ended. */
 int capture_stop(struct capture_tree *tree, struct err *err) MUST_CHECK;
+/* Whether a process is stopped by a signal, or will be as soon as it runs. Behind its status. */
+int capture_stopped(struct capture *capture, struct err *err) MUST_CHECK;
 /* What they are to each other; refuses what no child could be. */
 int capture_relate(struct capture_tree *tree, struct err *err) MUST_CHECK;
 

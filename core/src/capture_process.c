@@ -205,6 +205,9 @@ put_pending(struct capture *capture, int index, bool shared, struct err *err)
       return err_step(err, RAMET_STEP_REGISTERS, "pending signals of thread %d: %s", tid, strerror(errno));
     if (got == 0)
       return 0;
+    /* It could not wait until the child runs: capture_stopped(). */
+    if (info.si_signo == SIGSTOP)
+      continue;
     memcpy(pending.info, &info, sizeof info);
     put_bytes(&capture->description, IMAGE_TAG_PENDING, &pending, sizeof pending);
   }
@@ -439,6 +442,7 @@ capture_process(struct capture *capture, struct err *err)
     return err_step(err, RAMET_STEP_REGISTERS, "read %s: %s", path, strerror(errno));
   read_layout(stat, &process);
   process.terminal = terminal_of(stat);
+  process.stopped = capture->stopped;
   if (read_status(capture, &process, err) < 0 || refuse_gone_directory(capture, err) < 0 ||
       read_rlimits(capture->pid, &process, err) < 0 || ask_brk(capture, &process, err) < 0 ||
       ask_itimers(capture, &process, err) < 0 || ask_features(capture, &process, err) < 0 ||

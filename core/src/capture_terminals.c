@@ -117,9 +117,6 @@ read_session(const struct writing *w, int master, struct image_terminal *termina
     terminal->foreground = group_inside(w->capture->tree, group);
 }
 
-/* Of the 4095 bytes that the kernel edits (N_TTY_BUF_SIZE in n_tty.c). */
-#define UNREAD_MAX 3000
-
 /* ---- a master ------------------------------------------------------------------------------------------------- */
 
 /* What would be lost, or could not be looked at unnoticed. */
@@ -171,7 +168,7 @@ copy_content(struct writing *w, int master, int slave, struct image_terminal *te
   /* With a full queue there is no room for the characters by which it is put back. */
   if (ioctl(slave, FIONREAD, &unread) < 0)
     return failed(w, err);
-  if (unread > UNREAD_MAX)
+  if (unread > TERMINAL_UNREAD_MAX)
     return fd_refuse(w, err, "a terminal with too much unread input");
   int taken = terminal_drain(master, slave, terminal, &content), number = errno;
   int filled = terminal_fill(master, slave, terminal, &content);
@@ -181,7 +178,7 @@ copy_content(struct writing *w, int master, int slave, struct image_terminal *te
     errno = number;
   if (result < 0)
     failed(w, err);
-  const char *why = terminal_unfillable(terminal, &content);
+  const char *why = terminal_unfillable(&content);
   if (result == 0 && why)
     result = fd_refuse(w, err, why);
   if (result == 0)

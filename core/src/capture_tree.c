@@ -4,6 +4,7 @@
 #include "capture_parts.h"
 
 #include <linux/kcmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -247,6 +248,22 @@ run_borrowers(struct capture_tree *tree, const struct capture *lender, struct er
   return 0;
 }
 
+/* One that is stopped goes on from call to call, the last of which ends where it stands as a guest: not an instruction
+ * further. Its first thread lets the others go. */
+static int
+step_out(struct capture *capture, struct err *err)
+{
+  const struct capture_source *source = capture->source;
+
+  for (int i = 0; i < capture->thread_count; i++) {
+    struct tracee *thread = &capture->threads[i];
+    while (thread->registers.rip >= source->region_start && thread->registers.rip < source->region_end)
+      if (trace_step_call(thread, err) < 0)
+        return -1;
+  }
+  return 0;
+}
+
 /* A child is told of before its threads have left the restorer, whose memory is in no image. What has left stays
  * stopped; the others go on and are stopped again, later each time: on a busy machine they get nowhere at once. */
 static int
@@ -254,6 +271,8 @@ leave_restorer(struct capture *capture, struct err *err)
 {
   const struct capture_source *source = capture->source;
 
+  if (capture->threads[0].stopped)
+    return step_out(capture, err);
   for (long wait_ns = 200000;; wait_ns *= 2) {
     int left = 0;
     for (int i = 0; i < capture->thread_count; i++) {
@@ -318,6 +337,25 @@ stop_running(struct capture_tree *tree, struct err *err)
     if (ended || i > 0)
       i = -1;
   }
+  return 0;
+}
+
+/* Who is stopped may have been sent SIGCONT before everybody stood still; a SIGSTOP that was sent to one that stood still
+ * by then could not be kept waiting in a child. What the parent was not told yet is there for it to ask. */
+int
+capture_stopped(struct capture *capture, struct err *err)
+{
+  const char *own = procfs_field(capture->status, "SigPnd"), *shared = procfs_field(capture->status, "ShdPnd");
+  uint64_t pending = (own ? strtoull(own, NULL, 16) : 0) | (shared ? strtoull(shared, NULL, 16) : 0);
+
+  capture->stopped = pending & (1u << (SIGSTOP - 1)) ? SIGSTOP | IMAGE_STOP_UNTOLD : 0;
+  if (!capture->threads[0].stopped)
+    return 0;
+  if (trace_look_again(&capture->threads[0], err) < 0)
+    return name_refusal(capture, err);
+  if (capture->threads[0].stopped)
+    capture->stopped = (uint32_t)capture->threads[0].stopped |
+                       (stat_number(capture->pid, EXIT_CODE_FIELD) & 0x7f ? IMAGE_STOP_UNTOLD : 0);
   return 0;
 }
 

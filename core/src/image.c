@@ -120,6 +120,8 @@ decode_process(struct decoder *decoder, struct span value)
     return -1;
   if (!memchr(process->process.exe, 0, sizeof process->process.exe) || process->process.death_signal > 64)
     return malformed(decoder, "a process has no program");
+  if ((process->process.stopped & ~IMAGE_STOP_UNTOLD) > 64)
+    return malformed(decoder, "a process that is stopped");
   return check_relations(decoder, &process->process.relations);
 }
 

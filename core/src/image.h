@@ -62,6 +62,9 @@ struct image_relations {
   uint32_t zero;
 };
 
+/* Besides the signal. */
+#define IMAGE_STOP_UNTOLD 0x100u
+
 struct image_process {
   struct image_relations relations;
   uint32_t death_signal; /* PR_SET_PDEATHSIG */
@@ -72,7 +75,7 @@ struct image_process {
   uint32_t thread_count;
   uint32_t subreaper; /* PR_SET_CHILD_SUBREAPER */
   uint32_t terminal;  /* the number of its controlling terminal, and one; 0: none */
-  uint32_t zero;
+  uint32_t stopped;   /* the signal that has stopped it, and whether its parent has not asked yet; 0: it runs */
   uint64_t rlimits[16][2];
   uint64_t itimers[3][4]; /* interval, value: seconds, microseconds */
   uint64_t asked_features; /* processor state that the process has asked for: ARCH_REQ_XCOMP_PERM */

@@ -922,6 +922,8 @@ build_nodes(struct builder *b)
                                  .group = birth->group};
     if (birth->kind == BIRTH_PROCESS)
       nodes[i].exit_signal = image->processes[i].process.relations.exit_signal;
+    if (birth->kind == BIRTH_PROCESS)
+      nodes[i].status = image->processes[i].process.stopped;
     if (birth->kind != BIRTH_ZOMBIE)
       continue;
     const struct image_zombie *zombie = &image->zombies[i - (int)image->process_count];

@@ -24,8 +24,9 @@
 #define TCSETS2 _IOW('T', 0x2B, struct termios2)
 #endif
 #define PATIENCE_MS 2000
-/* What is written before its echo is read: less than what the kernel's echo buffer holds. */
-#define AT_ONCE 256
+/* What is written before its echo is read: less than what the kernel's echo buffer holds, and than there are
+ * characters. */
+#define AT_ONCE 128
 
 /* ---- settings ------------------------------------------------------------------------------------------------- */
 
@@ -306,82 +307,23 @@ next_record(struct walk *walk, struct terminal_record *record, const uint8_t **d
   return true;
 }
 
-/* Characters that stand nowhere in the input, and end no line. */
+/* Characters that stand nowhere in what is typed, and end no line. */
 enum spare { SPARE_CUT, SPARE_ERASE, SPARE_QUOTE, SPARES };
 
-/* Whether there are as many. */
-static bool
-find_spares(const struct image_terminal *settings, const struct terminal_content *content, uint8_t spares[SPARES])
+/* For so few bytes there are always some. No character means anything but these. */
+static int
+set_spares(int slave, const struct image_terminal *settings, const uint8_t *data, size_t length,
+           uint8_t spares[SPARES])
 {
-  struct walk walk = {content->input, content->input + content->input_length};
-  struct terminal_record record;
-  const uint8_t *data;
+  struct termios2 termios = quiet(settings);
   bool used[256] = {true};
   int found = 0;
 
-  while (next_record(&walk, &record, &data))
-    for (uint32_t i = 0; i < record.length; i++)
-      used[data[i]] = true;
+  for (size_t i = 0; i < length; i++)
+    used[data[i]] = true;
   for (int c = 255; c > 0 && found < SPARES; c--)
     if (!used[c] && !ends_line(settings, (uint8_t)c))
       spares[found++] = (uint8_t)c;
-  return found == SPARES;
-}
-
-const char *
-terminal_unfillable(const struct image_terminal *settings, const struct terminal_content *content)
-{
-  struct walk walk = {content->input, content->input + content->input_length};
-  struct terminal_record record;
-  const uint8_t *data;
-  uint8_t spares[SPARES];
-  size_t all = 0;
-
-  while (next_record(&walk, &record, &data))
-    all += record.length;
-  /* The kernel edits as much at once; what is behind has yet to be. */
-  if (all > 4000)
-    return "a terminal with more unread input than can be copied";
-  return find_spares(settings, content, spares) ? NULL : "a terminal with unread input of all characters";
-}
-
-/* What ends a line, and did not, was quoted. A quote has no echo, and neither has the end of a line by the character
- * for the end of a file: what is typed and erased behind that has, and leaves nothing. */
-static int
-type_record(int master, const struct image_terminal *settings, const struct terminal_record *record,
-            const uint8_t *data, const uint8_t spares[SPARES])
-{
-  const uint8_t cut[3] = {spares[SPARE_CUT], 'x', spares[SPARE_ERASE]};
-  uint8_t typed[2 * AT_ONCE];
-
-  for (uint32_t at = 0; at < record->length;) {
-    size_t length = 0, shown = 0;
-    for (; shown < AT_ONCE && at < record->length; at++, shown++) {
-      bool ends = record->kind == TERMINAL_LINE && at + 1 == record->length;
-      if (settings->local_flags & ICANON && ends_line(settings, data[at]) && !ends)
-        typed[length++] = spares[SPARE_QUOTE];
-      typed[length++] = data[at];
-    }
-    if (type(master, typed, length, shown) < 0)
-      return -1;
-  }
-  return record->kind == TERMINAL_CUT ? type(master, cut, sizeof cut, 2) : 0;
-}
-
-/* No character means anything but these. */
-static int
-type_records(int master, int slave, const struct image_terminal *settings, const struct terminal_content *content)
-{
-  struct walk walk = {content->input, content->input + content->input_length};
-  struct termios2 termios = quiet(settings);
-  struct terminal_record record;
-  const uint8_t *data;
-  uint8_t spares[SPARES] = {0};
-
-  if (!find_spares(settings, content, spares)) {
-    errno = EINVAL;
-    return -1;
-  }
   termios.c_lflag |= ECHO | IEXTEN;
   memset(termios.c_cc, 0, sizeof termios.c_cc);
   termios.c_cc[VMIN] = 1;
@@ -391,10 +333,77 @@ type_records(int master, int slave, const struct image_terminal *settings, const
   termios.c_cc[VEOL] = settings->characters[VEOL];
   if (settings->local_flags & IEXTEN)
     termios.c_cc[VEOL2] = settings->characters[VEOL2];
-  if (ioctl(slave, TCSETS2, &termios) < 0)
-    return -1;
+  return ioctl(slave, TCSETS2, &termios);
+}
+
+const char *
+terminal_unfillable(const struct terminal_content *content)
+{
+  struct walk walk = {content->input, content->input + content->input_length};
+  struct terminal_record record;
+  const uint8_t *data;
+  size_t all = 0;
+
   while (next_record(&walk, &record, &data))
-    if (type_record(master, settings, &record, data, spares) < 0)
+    all += record.length;
+  return all > TERMINAL_UNREAD_MAX ? "a terminal with more unread input than can be copied" : NULL;
+}
+
+/* What ends a line, and did not, was quoted, for which there is no echo. */
+static int
+type_piece(int master, int slave, const struct image_terminal *settings, const uint8_t *data, size_t length,
+           bool whole)
+{
+  uint8_t typed[2 * AT_ONCE], spares[SPARES] = {0};
+  size_t count = 0;
+
+  if (set_spares(slave, settings, data, length, spares) < 0)
+    return -1;
+  for (size_t i = 0; i < length; i++) {
+    bool ends = whole && i + 1 == length;
+    if (settings->local_flags & ICANON && ends_line(settings, data[i]) && !ends)
+      typed[count++] = spares[SPARE_QUOTE];
+    typed[count++] = data[i];
+  }
+  return type(master, typed, count, length);
+}
+
+/* The end of a line by the character for the end of a file has no echo: what is typed and erased behind it has, and
+ * leaves nothing. */
+static int
+type_cut(int master, int slave, const struct image_terminal *settings)
+{
+  uint8_t spares[SPARES] = {0};
+
+  if (set_spares(slave, settings, (const uint8_t *)"x", 1, spares) < 0)
+    return -1;
+  const uint8_t cut[3] = {spares[SPARE_CUT], 'x', spares[SPARE_ERASE]};
+  return type(master, cut, sizeof cut, 2);
+}
+
+static int
+type_record(int master, int slave, const struct image_terminal *settings, const struct terminal_record *record,
+            const uint8_t *data)
+{
+  for (uint32_t at = 0; at < record->length;) {
+    uint32_t length = record->length - at < AT_ONCE ? record->length - at : AT_ONCE;
+    bool whole = record->kind == TERMINAL_LINE && at + length == record->length;
+    if (type_piece(master, slave, settings, data + at, length, whole) < 0)
+      return -1;
+    at += length;
+  }
+  return record->kind == TERMINAL_CUT ? type_cut(master, slave, settings) : 0;
+}
+
+static int
+type_records(int master, int slave, const struct image_terminal *settings, const struct terminal_content *content)
+{
+  struct walk walk = {content->input, content->input + content->input_length};
+  struct terminal_record record;
+  const uint8_t *data;
+
+  while (next_record(&walk, &record, &data))
+    if (type_record(master, slave, settings, &record, data) < 0)
       return -1;
   return 0;
 }

@@ -33,8 +33,11 @@ int terminal_drain(int master, int slave, struct image_terminal *settings,
 /* The reverse, into one that is empty: settings too. */
 int terminal_fill(int master, int slave, const struct image_terminal *settings,
                   const struct terminal_content *content) MUST_CHECK;
+/* Of the 4095 bytes that the kernel edits (N_TTY_BUF_SIZE in n_tty.c); what is behind has yet to be. The others are room
+ * for the characters by which it is put back. */
+#define TERMINAL_UNREAD_MAX 4090
 /* Whether the input can be put back as it was: NULL, or why it cannot. */
-const char *terminal_unfillable(const struct image_terminal *settings, const struct terminal_content *content);
+const char *terminal_unfillable(const struct terminal_content *content);
 void terminal_free(struct terminal_content *content);
 
 #endif

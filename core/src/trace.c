@@ -70,6 +70,19 @@ on_alarm(int number)
   errno = before;
 }
 
+/* The alarm is for what would wait without end; whatever else may sleep (terminals do) is not to be interrupted by it. */
+static void
+heed_alarm(bool heeds)
+{
+  sigset_t set;
+
+  if (!patience_ms)
+    return; /* core itself has none */
+  sigemptyset(&set);
+  sigaddset(&set, SIGALRM);
+  sigprocmask(heeds ? SIG_UNBLOCK : SIG_BLOCK, &set, NULL);
+}
+
 static void
 renew_patience(void)
 {
@@ -83,15 +96,12 @@ trace_setup(unsigned milliseconds, volatile bool *touched_, struct err *err)
 {
   struct sigaction action = {.sa_handler = on_alarm};
   struct itimerval every = {{0, TICK_US}, {0, TICK_US}};
-  sigset_t set;
 
-  sigemptyset(&set);
-  sigaddset(&set, SIGALRM);
   touched = touched_;
   patience_ms = milliseconds;
   renew_patience();
-  if (sigaction(SIGALRM, &action, NULL) < 0 || sigprocmask(SIG_UNBLOCK, &set, NULL) < 0 ||
-      setitimer(ITIMER_REAL, &every, NULL) < 0)
+  heed_alarm(false);
+  if (sigaction(SIGALRM, &action, NULL) < 0 || setitimer(ITIMER_REAL, &every, NULL) < 0)
     return err_code(err, "internal", "alarm: %s", strerror(errno));
   return 0;
 }
@@ -113,7 +123,11 @@ wait_for(int tid, int *status)
   int child;
 
   for (;;) {
-    if (waitpid(tid, status, __WALL) == tid)
+    heed_alarm(true);
+    int waited = waitpid(tid, status, __WALL), number = errno;
+    heed_alarm(false);
+    errno = number;
+    if (waited == tid)
       return 0;
     if (errno == ECHILD)
       return 1; /* another thread has called exec */
@@ -212,7 +226,7 @@ wait_event_stop(struct stopping *s, struct tracee *tracee)
       return ENDED;
     int event = status >> 16;
     if (event == PTRACE_EVENT_STOP) {
-      tracee->stopped = WSTOPSIG(status) != SIGTRAP;
+      tracee->stopped = WSTOPSIG(status) != SIGTRAP ? WSTOPSIG(status) : 0;
       tracee->running = false;
       if (read_thread(tracee, s->err) == 0)
         return 0;
@@ -249,8 +263,12 @@ static long
 attach(int pid, int tid)
 {
   attaching = pid;
+  heed_alarm(true);
   long result = sys_ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE);
+  int number = errno;
+  heed_alarm(false);
   attaching = 0;
+  errno = number;
   return result;
 }
 
@@ -483,6 +501,17 @@ trace_adopt(int tid, struct tracee *tracee, struct err *err)
   return waited > 0 ? err_step(err, RAMET_STEP_FROZEN_TWIN, "process %d is gone", tid) : waited;
 }
 
+int
+trace_look_again(struct tracee *tracee, struct err *err)
+{
+  struct stopping s = {.tracees = tracee, .count = 1, .err = err};
+
+  if (sys_ptrace(PTRACE_INTERRUPT, tracee->tid, 0, 0) < 0 || sys_ptrace(PTRACE_CONT, tracee->tid, 0, 0) < 0)
+    return err_step(err, RAMET_STEP_SEIZE, "look at thread %d again: %s", tracee->tid, strerror(errno));
+  int waited = wait_event_stop(&s, tracee);
+  return waited > 0 ? err_code(err, "exiting", "is exiting") : waited;
+}
+
 /* ---- processors ------------------------------------------------------------------------------------------------ */
 
 static void
@@ -565,6 +594,12 @@ read_result(struct tracee *tracee, long *result, enum ramet_step step, struct er
     return err_step(err, step, "result of thread %d: %s", tracee->tid, strerror(errno));
   *result = arch_syscall_result(&registers);
   return 0;
+}
+
+int
+trace_step_call(struct tracee *tracee, struct err *err)
+{
+  return continue_to_syscall_stop(tracee, RAMET_STEP_SEIZE, err) != 0 ? -1 : read_thread(tracee, err);
 }
 
 int

@@ -28,7 +28,7 @@ struct tracee {
   arch_registers registers;
   uint64_t signal_mask;
   bool injected; /* its registers were replaced */
-  bool stopped;  /* by a stop signal of its own */
+  int stopped;   /* the signal that has stopped its process; 0: none */
   bool moved;    /* to the tracer's processor; `processors` are its own */
   cpu_set_t processors;
 };
@@ -50,6 +50,10 @@ int trace_run_on(struct tracee *tracee, struct err *err) MUST_CHECK;
 /* Of a process that stop signals hold: takes those back. All its threads stand still as those do that ran. */
 int trace_thaw(int pid, struct tracee *tracees, int *count, struct err *err) MUST_CHECK;
 int trace_stop_again(int pid, struct tracee *tracees, int *count, struct err *err) MUST_CHECK;
+/* `stopped` as it is now: SIGCONT may have come since. */
+int trace_look_again(struct tracee *tracee, struct err *err) MUST_CHECK;
+/* From inside a system call of a process that is stopped, to the end of that or the next one and no further. */
+int trace_step_call(struct tracee *tracee, struct err *err) MUST_CHECK;
 /* Attached by the kernel (PTRACE_O_TRACECLONE): waits for its first stop. */
 int trace_adopt(int tid, struct tracee *tracee, struct err *err) MUST_CHECK;
 

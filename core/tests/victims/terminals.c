@@ -152,15 +152,65 @@ VICTIM(raw, "bytes of a terminal without lines, all 256 of them")
   NEED(tcsetattr(slave, TCSANOW, &settings) == 0);
   for (int i = 0; i < 256; i++)
     all[i] = (unsigned char)i;
-  /* As input all but one, which is what another is to be told from. */
-  NEED(write(slave, all, 256) == 256 && write(master, all, 250) == 250);
-  await_bytes(slave, 250);
+  NEED(write(slave, all, 256) == 256 && write(master, all, 256) == 256);
+  await_bytes(slave, 256);
   await_bytes(master, 256);
   ready();
   await_go();
-  CHECK(read(slave, got, 300) == 250 && memcmp(got, all, 250) == 0, "its input differs");
+  CHECK(read(slave, got, 300) == 256 && memcmp(got, all, 256) == 0, "its input differs");
   CHECK(read(master, got, 300) == 256 && memcmp(got, all, 256) == 0, "its output differs");
   check_empty(master);
+}
+
+VICTIM(every, "lines that have every byte, quoted, and one of them that was cut")
+{
+  int master = open_master(), slave = open_slave(master, 0);
+  unsigned char typed[600], line[300], got[600];
+  size_t length = 0;
+
+  for (int i = 0; i < 256; i++) {
+    typed[length++] = 026;
+    typed[length++] = line[i] = (unsigned char)i;
+  }
+  for (int turn = 0; turn < 2; turn++) {
+    typed[length] = turn ? 4 : '\n';
+    NEED(write(master, typed, length + 1) == (ssize_t)length + 1);
+    await_bytes(slave, turn ? 513 : 257);
+  }
+  line[256] = '\n';
+  ready();
+  await_go();
+  CHECK(read(slave, got, sizeof got) == 257 && memcmp(got, line, 257) == 0, "its line differs");
+  CHECK(read(slave, got, sizeof got) == 256 && memcmp(got, line, 256) == 0, "what was cut differs");
+  check_empty(slave);
+}
+
+/* Lines of 99 bytes and their ends, and one that is not ended. */
+VICTIM(much, "as much unread input as the kernel edits: of lines, and of a terminal without")
+{
+  int with = open_master(), lines = open_slave(with, 0), without = open_master(), bytes = open_slave(without, 0);
+  unsigned char typed[4090], got[4096];
+  struct termios settings;
+
+  for (size_t i = 0; i < sizeof typed; i++)
+    typed[i] = i % 100 == 99 ? '\n' : (unsigned char)('a' + i / 100 % 26);
+  NEED(tcgetattr(bytes, &settings) == 0);
+  cfmakeraw(&settings);
+  NEED(tcsetattr(bytes, TCSANOW, &settings) == 0);
+  NEED(write(with, typed, sizeof typed) == sizeof typed && write(without, typed, sizeof typed) == sizeof typed);
+  await_bytes(lines, 4000);
+  await_bytes(bytes, 4090);
+  ready();
+  await_go();
+  for (size_t at = 0; at < 4000; at += 100)
+    CHECK(read(lines, got, sizeof got) == 100 && memcmp(got, typed + at, 100) == 0, "line at %zu differs", at);
+  put(with, "\n");
+  CHECK(read(lines, got, sizeof got) == 91 && memcmp(got, typed + 4000, 90) == 0, "the open line differs");
+  for (size_t at = 0; at < sizeof typed;) {
+    ssize_t count = read(bytes, got, sizeof got);
+    CHECK(count > 0 && memcmp(got, typed + at, (size_t)count) == 0, "bytes at %zu differ", at);
+    at += (size_t)count;
+  }
 }
 
 VICTIM(packets, "the packets of a terminal whose master asked for such")

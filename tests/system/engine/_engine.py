@@ -182,6 +182,10 @@ class Guest:
         """Wait until every thread waits in the kernel. One that has spoken, or died, is let pass."""
         _core.until(lambda: self.speaks() or set(self.threads()) == {"S"}, f"{self.about} asleep")
 
+    def stopped(self) -> None:
+        """Wait until a signal has stopped it."""
+        _core.until(lambda: set(self.threads()) == {"T"}, f"{self.about} stopped")
+
     def exit(self) -> str:
         """How its process ended, in words."""
         ended = self.engine.core.control.event(p.EXITED, self.sandbox)

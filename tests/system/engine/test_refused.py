@@ -2,13 +2,12 @@
 
 import errno
 import os
-import signal
 
 import pytest
 
 from ramet.native import _protocol as p
 from ramet.native import frames
-from system.core import _core, _payloads
+from system.core import _payloads
 from system.engine import _engine
 from system.engine._engine import Engine, Guest, Victim
 
@@ -75,21 +74,6 @@ def test_a_child_with_too_little_room_in_its_pipe_is_refused_and_not_cut_short(e
     assert "room in a pipe" in answer.found.text(p.TAG_TEXT)
     hoarder.end()
     assert snapshot.fork().ask("read") == source.ask("read") == "60000"
-
-
-def test_a_process_that_is_stopped_is_refused_and_stays_stopped(engine: Engine) -> None:
-    source = engine.start(_engine.COUNTER)
-    source.ready()
-    pid = source.host_pid
-    os.kill(pid, signal.SIGSTOP)
-    _core.until(lambda: source.threads() == ["T"], "the source stopped")
-    assert engine.refusal(source).endswith("is stopped by a signal")
-    # Let go, it stops once more, as whoever was stopped before it was traced.
-    _core.until(lambda: source.threads() == ["T"], "the source stopped again")
-    source.say("count")
-    os.kill(pid, signal.SIGCONT)
-    assert source.line() == "1"
-    assert engine.snapshot(source).fork().ask("count") == "2"
 
 
 def test_a_process_that_is_exiting_is_refused_by_a_code_of_its_own(engine: Engine) -> None:

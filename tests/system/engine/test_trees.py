@@ -1,6 +1,7 @@
 """Sandboxes of several processes: stopped in whatever they do, stored, and loaded again."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,6 +71,23 @@ def test_a_shell_that_starts_short_programs_all_the_time_is_right_in_every_fork(
             one.end()
     source.go()
     assert source.verdict() == "OK"
+
+
+def test_the_first_process_stays_stopped_in_the_source_and_in_every_fork(engine: Engine) -> None:
+    source = engine.start(_engine.COUNTER)
+    source.ready()
+    os.kill(source.host_pid, signal.SIGSTOP)
+    source.stopped()
+    child = engine.snapshot(source).fork("child")
+    child.stopped()
+    grandchild = engine.snapshot(child).fork("grandchild")
+    for one in (source, child, grandchild):
+        one.stopped()
+        one.say("count")
+        assert not one.speaks()
+        os.kill(one.host_pid, signal.SIGCONT)
+        assert one.line() == "1"
+    assert engine.snapshot(grandchild).fork("last").ask("count") == "2"
 
 
 def _without_waits_for_the_living(parts: list[str]) -> str:

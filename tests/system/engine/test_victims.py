@@ -17,6 +17,7 @@ PROGRAMS = [
     "channels",
     "terminals",
     "trees",
+    "stopped",
 ]
 VICTIMS = [victim for program in PROGRAMS for victim in _engine.victims(program)]
 BUSY = {"general", "x87", "sse", "avx", "avx512", "amx", "computing_threads", "churn", "detached_churn"}
