@@ -5,6 +5,7 @@ import json
 import pytest
 
 import ramet.client
+from ramet.cli._errors import describe
 from ramet.cli.main import invoke
 from ramet.errors import InternalError, InvalidRequest, IsolationError
 from ramet.models.limits import LIMITS
@@ -221,3 +222,18 @@ def test_what_the_exit_code_does_not_tell_is_told_on_standard_error(result, note
     monkeypatch.setattr(ramet.client, "run", lambda command, **options: result)
     assert invoke(["run", "--timeout", "2s", "true"]) == result.exit_code
     assert capfd.readouterr().err == note
+
+
+KNOWN_COMMANDS = "the ends of commands are kept for some minutes; ramet sandbox ps lists those"
+
+
+@pytest.mark.parametrize(
+    "code, line",
+    [
+        ("unknown_command", f"NUMBER: there is none ({KNOWN_COMMANDS})"),
+        ("command_ended", "NUMBER: there is none (as in Python)"),
+        ("no_kernel", "COMMAND: there is none (ramet spawn --tag python makes one that has)"),
+    ],
+)
+def test_what_helps_is_told_in_words_of_the_command_line(code, line):
+    assert describe(InvalidRequest.of("command", "there is none", code=code, hint="as in Python")) == line

@@ -4,6 +4,8 @@ import glob
 import json
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 
 import pytest
@@ -119,3 +121,22 @@ def test_root_build_tells_what_it_made(ramet, tmp_path):
     assert data["path"] == f"{tmp_path}/made"
     assert data["total_bytes"] > 0
     assert {"/usr/bin/cat", "/bin/cat"} & {*data["files"]}
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["version"], ["status", "--json"], ["run", "--json", "true"]], ids=" ".join
+)
+def test_what_a_command_prints_is_written_or_its_failure_told(program, ramet, words):
+    ramet("run", "true")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*program, *words], stdout=full, stderr=subprocess.PIPE, check=False, timeout=50
+        )
+    assert (done.returncode, done.stderr) == (125, b"ramet: standard output: No space left on device\n")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with open(theirs, "wb") as closed:
+        done = subprocess.run(
+            [*program, *words], stdout=closed, stderr=subprocess.PIPE, check=False, timeout=50
+        )
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")

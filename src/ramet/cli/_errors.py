@@ -40,6 +40,12 @@ _OPTIONS = {
     "keep_on": "--keep-on",
     **{f"limits.{spec.name}": spec.option for spec in LIMITS},
 }
+# What helps is another thing here than in a program; and there a command's number is the command.
+_HINTS = {
+    "no_kernel": "ramet spawn --tag python makes one that has",
+    "unknown_command": "the ends of commands are kept for some minutes; ramet sandbox ps lists those",
+}
+_NUMBERED = {"unknown_command", "command_ended"}
 
 
 def exit_code(error: RametError) -> int:
@@ -47,16 +53,20 @@ def exit_code(error: RametError) -> int:
     return USAGE if isinstance(error, InvalidRequest) else FAILED
 
 
+def _option(error: RametError) -> str | None:
+    return "NUMBER" if error.code in _NUMBERED else _OPTIONS.get(error.field or "")
+
+
 def describe(error: RametError) -> str:
     """The error in the words of the command line."""
     text = error.message
-    if isinstance(error, InvalidRequest) and (option := _OPTIONS.get(error.field or "")):
+    if isinstance(error, InvalidRequest) and (option := _option(error)):
         text = f"{option}: {text.removeprefix(f'{error.field}: ')}"
     if error.step and error.step not in text:
         text += f" (step {error.step})"
     if error.errno and os.strerror(error.errno) not in text:
         text += f" ({_errno.errorcode.get(error.errno, error.errno)}: {os.strerror(error.errno)})"
-    hint = error.hint
+    hint = _HINTS.get(error.code, error.hint)
     if hint is None and isinstance(error, (IsolationError, DaemonStartError)):
         hint = "ramet doctor says what this machine lacks"
     if hint is None and isinstance(error, InternalError):

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable
 
-__all__ = ["OutputClosed", "OutputFailed", "die_of", "has_input", "open_missing", "writer"]
+from ramet.cli import _errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "Output",
+    "OutputClosed",
+    "OutputFailed",
+    "die_of",
+    "has_input",
+    "open_missing",
+    "output_told",
+    "standard_output",
+    "writer",
+]
 
 
 class OutputClosed(Exception):
@@ -61,3 +80,58 @@ def die_of(number: signal.Signals) -> int:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     return 128 + number
+
+
+class Output(io.RawIOBase):
+    """Standard output, which remembers why it could not be written."""
+
+    failure: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 1
+
+    def isatty(self) -> bool:
+        return os.isatty(1)
+
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return os.write(1, data)
+        except BlockingIOError:
+            select.select([], [1], [])
+            return self.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+
+def standard_output() -> Output:
+    """Have `sys.stdout` write to what is given back, in any case through a buffer."""
+    output = Output()
+    # There is none where descriptor 1 was closed at the start.
+    before = sys.stdout or io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(output),
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=output.isatty(),
+    )
+    return output
+
+
+def output_told(output: Output, code: int) -> int:
+    """The exit code of a command of which all that it printed has to be written: its own, if that can be.
+
+    Left alone, Python tries when it ends, and exits with 120.
+    """
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    if output.failure is None:
+        return code
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+    if isinstance(output.failure, BrokenPipeError):
+        return die_of(signal.SIGPIPE)
+    _errors.say(f"standard output: {output.failure.strerror}")
+    return _errors.FAILED

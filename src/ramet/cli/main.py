@@ -12,7 +12,7 @@ import typer
 from ramet._version import __version__
 from ramet.cli import _errors
 from ramet.cli._command import Command, Group, RunCommand
-from ramet.cli._streams import open_missing
+from ramet.cli._streams import Output, open_missing, output_told, standard_output
 from ramet.cli.commands import (
     bench,
     completion,
@@ -134,8 +134,8 @@ def _options(
 _PARSE_ERRORS = typer.BadParameter.__mro__[typer.BadParameter.__mro__.index(Exception) - 1]
 
 
-def invoke(words: Sequence[str]) -> int:
-    """Carry out one command line; its exit code. Every error has been told when this returns."""
+def invoke(words: Sequence[str], output: Output | None = None) -> int:
+    """Carry out one command line; its exit code. Every error has been told, but that of `output`."""
     try:
         code = app(args=list(words), prog_name="ramet", standalone_mode=False)
     except RametError as error:
@@ -145,13 +145,19 @@ def invoke(words: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _errors.INTERRUPTED
     except Exception as error:
-        if (refused := _parse_error(error)) is not None:
-            return refused
-        if os.environ.get("RAMET_DEBUG"):
+        if os.environ.get("RAMET_DEBUG") and not isinstance(error, _PARSE_ERRORS):
             raise
-        _errors.say(f"a defect of Ramet: {type(error).__name__}: {error} (RAMET_DEBUG=1 shows where)")
-        return _errors.FAILED
+        return _other_error(error, output)
     return code if isinstance(code, int) else 0
+
+
+def _other_error(error: Exception, output: Output | None) -> int:
+    if (refused := _parse_error(error)) is not None:
+        return refused
+    if output is not None and output.failure is error:
+        return _errors.FAILED  # `output_told` says so
+    _errors.say(f"a defect of Ramet: {type(error).__name__}: {error} (RAMET_DEBUG=1 shows where)")
+    return _errors.FAILED
 
 
 def _parse_error(error: Exception) -> int | None:
@@ -171,4 +177,9 @@ def main() -> NoReturn:
     open_missing()
     if completion.VARIABLE in os.environ:
         completion.begin()
-    sys.exit(invoke(sys.argv[1:]))
+    output = standard_output()
+    try:
+        code = invoke(sys.argv[1:], output)
+    except SystemExit as error:  # typer's way out before a closed pipe
+        code = error.code if isinstance(error.code, int) else _errors.FAILED
+    sys.exit(output_told(output, code))
