@@ -119,7 +119,7 @@ except RuntimeError as error:
     "words, target, code, word",
     [
         (["--tag", "python"], "127.0.0.1", 2, "FORKD_TARGET"),
-        (["--tag", "python"], "192.0.2.1:80", 125, "192.0.2.1:80"),
+        (["--tag", "python"], "192.0.2.1:80", 2, "192.0.2.1:80"),
         (["some-sandbox"], "127.0.0.1:80", 2, "--tag"),
         (["--tag", "python", "--ttl", "9"], "127.0.0.1:80", 2, "ttl"),
     ],

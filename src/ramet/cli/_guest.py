@@ -11,7 +11,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ramet.errors import InvalidRequest, RametError
+from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ramet.client._async.sandbox import AsyncSandbox
@@ -72,12 +72,9 @@ async def _open(agent: _Agent, host: str, port: int) -> Guest:
     try:
         return await Guest.open(agent, host, port)
     except OSError as error:
-        raise RametError(
-            "no_address",
-            f"{host}:{port} cannot be listened at: {error.strerror}",
-            errno=error.errno,
-            hint="set FORKD_TARGET to an address of this machine, as 127.0.0.1:8888, for both programs",
-        ) from None
+        text = f"{host}:{port} cannot be listened at: {error.strerror}"
+        hint = "set it to an address of this machine, as 127.0.0.1:8888, for both programs"
+        raise InvalidRequest.of("FORKD_TARGET", text, hint=hint) from None
 
 
 def _target() -> tuple[str, int]:
