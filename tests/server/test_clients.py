@@ -4,12 +4,15 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import ramet
+import ramet.client
+from ramet.cli.main import invoke
 from server._server import ALICE, ALICE_READS, Server, running, told
 
 
@@ -73,6 +76,66 @@ def test_forkds_sandbox_speaks_to_a_guest_port(server: Server) -> None:
     host, _, port = address.rpartition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def test_forkds_sandbox_starts_what_it_needs_by_our_verbs(tmp_path: Path) -> None:
+    pytest.importorskip("forkd", reason="PyPI's forkd is not installed")
+    program = tmp_path / "forkd"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ramet "$@"\n')
+    program.chmod(0o755)
+    # It reads its environment when it is imported.
+    source = """
+import forkd
+with forkd.Sandbox("python", timeout=30) as sb:
+    print(sb.commands.run("echo hi; exit 3"), sb.eval("(x := 6 * 7)"), sb.eval("x"), sb.ping()["pong"])
+    print(sb._fork_proc.pid)
+try:
+    forkd.Sandbox("absent-tag")
+except RuntimeError as error:
+    print("absent-tag" in str(error))
+"""
+    environment = {
+        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FORKD_TARGET": f"127.0.0.1:{free_port()}",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0], lines[2]) == (
+        0, "CommandResult(stdout='hi\\n', stderr='', exit_code=3) 42 42 True", "True",
+    ), done.stderr  # fmt: skip
+    assert not os.path.exists(f"/proc/{lines[1]}")
+    # Its children have ended with it.
+    assert ramet.client.sandboxes.list() == ()
+
+
+@pytest.mark.parametrize(
+    "words, target, code, word",
+    [
+        (["--tag", "python"], "127.0.0.1", 2, "FORKD_TARGET"),
+        (["--tag", "python"], "192.0.2.1:80", 2, "192.0.2.1:80"),
+        (["some-sandbox"], "127.0.0.1:80", 2, "--tag"),
+        (["--tag", "python", "--ttl", "9"], "127.0.0.1:80", 2, "ttl"),
+    ],
+)
+def test_what_cannot_stand_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    *,
+    words: list[str],
+    target: str,
+    code: int,
+    word: str,
+) -> None:
+    monkeypatch.setenv("FORKD_TARGET", target)
+    assert invoke(["fork", *words, "--settle-secs", "60"]) == code
+    assert word in capfd.readouterr().err
 
 
 MCP_TOOLS = {

@@ -1,6 +1,7 @@
 """The description of the server, and what comes of requests made up from it."""
 
 import json
+import re
 from pathlib import Path
 
 import httpx
@@ -61,3 +62,16 @@ def test_requests_made_up_from_the_description_are_answered_as_it_says(
 
 # What would end the server's sandboxes, or waits for what does not come.
 LEFT_OUT = {"/v1/drain", "/v1/sandboxes/{sandbox_id}"}
+
+
+def test_each_code_of_the_server_is_asked_for_by_a_test() -> None:
+    page = Path(ROOT, "docs/reference/rest.md").read_text().partition("## Codes of the server")[2]
+    codes = {
+        code
+        for row in page.splitlines()
+        if row.startswith("| `") and row.split("|")[2].strip()
+        for code in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    tests = "".join(path.read_text() for path in Path(ROOT, "tests/server").glob("*.py"))
+    assert len(codes) > 15
+    assert {code for code in codes if f'"{code}"' not in tests} == set()

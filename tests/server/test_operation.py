@@ -88,6 +88,70 @@ def test_a_client_that_goes_in_the_middle_of_a_call_leaves_the_sandbox_usable(
     api.delete("/v1/snapshots/gone")
 
 
+def test_clients_that_go_in_the_middle_of_any_call_leave_nothing_open(
+    server: Server, api: httpx.Client, shell: str
+) -> None:
+    place = f"/v1/sandboxes/{shell}"
+    process = told(api.post(f"{place}/processes", json={"command": "sleep 1000"}), 201)["id"]
+    calls = [
+        ("POST", "/v1/sandboxes", {"command": "sleep 1000", "names": ["left-behind"]}),
+        ("POST", "/v1/run", {"command": "sleep 1000"}),
+        ("POST", f"{place}/ping", {}),
+        ("POST", f"{place}/processes", {"command": "true"}),
+        ("GET", f"{place}/processes/{process}?wait=1000", None),
+        ("GET", f"{place}/processes/{process}/stream", None),
+        ("GET", f"{place}/files/content?path=/dev/zero", None),
+        ("PUT", f"{place}/files/content?path=x", {"half": "a body"}),
+        ("GET", "/v1/events?wait=20", None),
+        ("GET", "/v1/sandboxes", None),
+        ("GET", f"{place}/diff", None),
+        ("POST", "/v1/templates", {"name": "left-behind", "warm": "import time; time.sleep(1000)"}),
+    ]
+    for method, path, body in calls:
+        text = "" if body is None else json.dumps(body)
+        head = f"{method} {path} HTTP/1.1\nhost: x\nauthorization: Bearer {ALICE}\n"
+        sized = f"content-type: application/json\ncontent-length: {len(text)}\n" if text else ""
+        # As soon as it has been asked, and with half of its body; then nothing is begun.
+        send(server, f"{head}{sized}\n{text}").close()
+        if text:
+            send(server, f"{head}{sized}\n{text[: len(text) // 2]}").close()
+    until = time.monotonic() + PATIENCE_S
+    while told(api.get("/v1/me"), 200)["streams"] or process_count(api, shell) > 1:
+        assert time.monotonic() < until
+    assert told(api.get(place), 200)["status"] == "running"
+    for one in told(api.get("/v1/sandboxes"), 200):
+        if one["name"] == "left-behind":
+            told(api.delete(f"/v1/sandboxes/{one['id']}"), 204)
+    told(api.delete(f"{place}/processes/{process}"), 204)
+
+
+def process_count(api: httpx.Client, sandbox: str) -> int:
+    found = told(api.get(f"/v1/sandboxes/{sandbox}/processes"), 200)
+    return sum(one["status"] == "running" for one in found)
+
+
+def test_who_has_no_token_or_none_that_is_known_is_told_so(server: Server) -> None:
+    for headers in ({}, {"authorization": "Bearer none-that-is-known"}, {"authorization": f"Basic {ALICE}"}):
+        with server.client(None) as api:
+            answer = api.get("/v1/me", headers=headers)
+        assert refusal(answer, 401)["code"] == "unauthenticated"
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_notes_that_are_not_what_was_written_are_not_passed_over(server: Server) -> None:
+    token = "broken-token-0123456789"
+    place = server.data / "tenants/broken"
+    place.mkdir(0o700)
+    for text in ("{", '[{"name": "of nothing else"}]'):
+        (place / "workspaces.json").write_text(text)
+        with (
+            server.with_tokens(f'[tenants.broken]\ntokens = [{{ token = "{token}" }}]'),
+            server.client(token) as api,
+        ):
+            assert refusal(api.get("/v1/workspaces"), 500)["code"] == "notes_unusable"
+    (place / "workspaces.json").unlink()
+
+
 def test_a_server_that_comes_back_finds_every_sandbox_with_its_state(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +258,9 @@ def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path)
                 context.wrap_socket(plain, server_hostname="127.0.0.1") as asking,
             ):
                 asking.sendall(half.replace("\n", "\r\n").encode())
-                assert asking.recv(100).startswith(b"HTTP/1.1 408")
+                answer = b"".join(iter(lambda: asking.recv(4096), b""))
+                assert answer.startswith(b"HTTP/1.1 408")
+                assert half != body or b'"slow_body"' in answer
         # Nobody else is kept waiting; without TLS nobody is heard; the socket is its owner's alone.
         transport = httpx.HTTPTransport(uds=path, verify=context)
         with httpx.Client(transport=transport, base_url="https://127.0.0.1") as api:

@@ -144,7 +144,8 @@ def test_what_others_build_upon_is_removed_only_on_request(
     assert info["dependents"] == ["upon"]
     upon = told(api.get("/v1/snapshots/upon/info"), 200)
     assert (upon["parent_tag"], upon["ancestors"], upon["chain_depth"]) == (snapshot, [snapshot], 1)
-    assert "upon" in refusal(api.delete(f"/v1/snapshots/{snapshot}"), 409)["error"]
+    refused = refusal(api.delete(f"/v1/snapshots/{snapshot}"), 409)
+    assert (refused["code"], "upon" in refused["error"]) == ("has_dependents", True)
     refusal(api.delete(f"/v1/snapshots/{snapshot}?cascade=true&force=true"), 400)
     told(api.delete(f"/v1/snapshots/{snapshot}?force=true"), 204)
     child = told(api.post("/v1/sandboxes", json={"snapshot_tag": "upon"}), 201)
@@ -270,7 +271,8 @@ def test_workspaces_keep_their_state_and_their_options(api: httpx.Client) -> Non
     away = told(api.post("/v1/workspaces/desk/suspend", json={}), 200)
     assert away["status"] == "suspended"
     assert "live_sandbox_id" not in away
-    refusal(api.post("/v1/workspaces/desk/suspend", json={}), 400)
+    again = api.post("/v1/workspaces/desk/suspend", json={})
+    assert refusal(again, 400)["code"] == "not_running"
     back = told(api.post("/v1/workspaces/desk/resume"), 200)
     sandbox = back["live_sandbox_id"]
     assert told(api.post(f"/v1/sandboxes/{sandbox}/eval", json={"code": "kept"}), 200)["result"] == "42"
@@ -291,6 +293,9 @@ def test_a_directory_becomes_a_snapshot_only_where_that_was_allowed(
     assert refusal(api.post("/v1/snapshots", json=body), 403)["code"] == "forbidden"
     with server.client(ALICE_RUNS) as runs:
         refusal(runs.post("/v1/snapshots", json=body), 403)
+
+
+MACHINE = {"tag": "machine", "kernel": "/bin/sh", "rootfs": "/"}
 
 
 @pytest.mark.parametrize(
@@ -335,6 +340,24 @@ def test_a_directory_becomes_a_snapshot_only_where_that_was_allowed(
         ("GET", "/v1/snapshots/absent/info", None, 404, "unknown_snapshot"),
         ("POST", "/v1/workspaces", {"name": "../x", "snapshot_tag": "python"}, 400, "invalid_argument"),
         ("POST", "/v1/workspaces", {"name": "w", "snapshot_tag": "absent"}, 404, "unknown_snapshot"),
+        ("GET", "/v1/workspaces/absent", None, 404, "unknown_workspace"),
+        ("DELETE", "/v1/workspaces/absent", None, 404, "unknown_workspace"),
+        ("POST", "/v1/workspaces/absent/suspend", {}, 404, "unknown_workspace"),
+        ("POST", "/v1/workspaces/absent/resume", None, 404, "unknown_workspace"),
+        ("POST", "/v1/workspaces/..%2fx/resume", None, 404, "not_found"),
+        ("POST", "/v1/snapshots", MACHINE | {"tag": "/etc/x"}, 400, "invalid_argument"),
+        ("POST", "/v1/snapshots", MACHINE | {"tag": "../../x"}, 400, "invalid_argument"),
+        ("POST", "/v1/snapshots", MACHINE | {"boot_wait_secs": 61}, 400, "out_of_range"),
+        ("POST", "/v1/snapshots", MACHINE | {"tap": "tap0"}, 400, "invalid_argument"),
+        ("POST", "/v1/snapshots", MACHINE, 403, "forbidden"),
+        ("POST", "/v1/snapshots/absent/compact", {}, 404, "unknown_snapshot"),
+        ("POST", "/v1/sandboxes/SHELL/rollback", {"snapshot_tag": "../x"}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes/SHELL/exec", {"args": ["true"], "user": "-1"}, 400, "invalid_argument"),
+        ("POST", "/v1/sandboxes/SHELL/processes/77/signal", {"signal": "KILL"}, 404, "unknown_command"),
+        ("DELETE", "/v1/sandboxes/SHELL/processes/77", None, 404, "unknown_command"),
+        ("DELETE", "/v1/sandboxes/SHELL/terminals/77", None, 404, "unknown_command"),
+        ("GET", "/v1/templates/absent", None, 404, "not_found"),
+        ("GET", "/v1/templates/..%2f..%2fetc", None, 404, "not_found"),
         ("GET", "/v1/sandboxes/SHELL/files/stat?path=/absent", None, 404, "not_found"),
         ("GET", "/v1/sandboxes/SHELL/files/content?path=/etc", None, 409, "is_a_directory"),
         ("GET", "/v1/sandboxes/SHELL/processes/77", None, 404, "unknown_command"),

@@ -9,30 +9,44 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ramet.errors import RametError
+from ramet.errors import InvalidRequest, RametError
 from ramet.server.lines import LINE_MAX, converse
 
-Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+if TYPE_CHECKING:
+    from ramet.models.executions import Execution
+    from ramet.models.results import CommandResult
+    from ramet.models.sandboxes import SandboxInfo
+
+
+class Agent(Protocol):
+    """What the protocol asks of a sandbox."""
+
+    async def info(self) -> SandboxInfo:
+        """What is known of it."""
+
+    async def run(self, args: list[Any], timeout: float) -> CommandResult:
+        """Run a command to its end."""
+
+    async def code(self, code: str) -> Execution:
+        """Have its kernel run code."""
 
 
 class Guest:
     """A listening port."""
 
-    def __init__(self, server: asyncio.Server, answer: Answer) -> None:
+    def __init__(self, server: asyncio.Server) -> None:
         self._server = server
-        self._answer = answer
 
     @classmethod
-    async def open(cls, answer: Answer, host: str = "127.0.0.1", port: int = 0) -> Guest:
+    async def open(cls, agent: Agent, host: str = "127.0.0.1", port: int = 0) -> Guest:
         """Listen, by default on any free port. Raises OSError."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await converse(reader, writer, functools.partial(_told, answer))
+            await converse(reader, writer, functools.partial(_told, agent))
 
-        return cls(await asyncio.start_server(serve, host, port, limit=LINE_MAX), answer)
+        return cls(await asyncio.start_server(serve, host, port, limit=LINE_MAX))
 
     @property
     def address(self) -> str:
@@ -45,7 +59,7 @@ class Guest:
         self._server.close()
 
 
-async def _told(answer: Answer, line: bytes) -> dict[str, Any]:
+async def _told(agent: Agent, line: bytes) -> dict[str, Any]:
     try:
         request = json.loads(line)
         if not isinstance(request, dict):
@@ -53,6 +67,43 @@ async def _told(answer: Answer, line: bytes) -> dict[str, Any]:
     except ValueError as error:
         return {"error": f"not JSON: {error}", "code": "malformed", "exit_code": 1}
     try:
-        return await answer(request)
+        return await answered(agent, request)
     except RametError as error:
         return {"error": error.message, "code": error.code, "exit_code": 1}
+
+
+async def answered(agent: Agent, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one line. Raises RametError."""
+    action = request.get("action")
+    if action == "ping":
+        info = await agent.info()
+        kernel = info.kernel and info.kernel.name
+        return {
+            "pong": True, "numpy_version": None, "pid": info.pid, "agent_lang": kernel or "none",
+            "warmup_ready": kernel is not None,
+        }  # fmt: skip
+    if action == "exec":
+        args, timeout = request.get("args"), request.get("timeout", 30)
+        if not isinstance(args, list) or not args:
+            raise InvalidRequest.of("args", "must be a list of words")
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise InvalidRequest.of("timeout", "must be a number of seconds")
+        result = await agent.run(args, timeout)
+        told: dict[str, Any] = {
+            "stdout": result.stdout, "stderr": result.stderr, "exit_code": result.exit_code,
+        }  # fmt: skip
+        return told | ({"error": "the command ran out of time"} if result.timed_out else {})
+    if action == "eval":
+        code = request.get("code")
+        if not isinstance(code, str):
+            raise InvalidRequest.of("code", "must be text")
+        return _of_code(await agent.code(code))
+    raise InvalidRequest.of("action", f"{action!r:.40} is none of ping, exec, eval")
+
+
+def _of_code(done: Execution) -> dict[str, Any]:
+    if done.ok:
+        return {"result": done.text, "exit_code": 0}
+    lines = "\n".join(done.error.traceback) if done.error else ""
+    error = f"{done.error.name}: {done.error.value}" if done.error else f"the code ended: {done.reason}"
+    return {"error": error, "traceback": lines, "exit_code": 1}

@@ -136,6 +136,12 @@ def fork(
     ttl: str | None = _TTL,
     timeout: str | None = _TIMEOUT,
     keep_on: list[str] = _KEEP_ON,
+    settle: str | None = typer.Option(
+        None,
+        "--settle-secs",
+        metavar="SECONDS",
+        help="Of a snapshot: stay so long, with forkd's guest protocol at $FORKD_TARGET.",
+    ),
     as_json: bool = JSON,
 ) -> int:
     """Fork a running sandbox, or a snapshot, and print the ids of the children.
@@ -146,6 +152,10 @@ def fork(
     if source is None and snapshot is None:
         raise InvalidRequest.of("sandbox", "is missing: which one to fork")
     _check_number(n)
+    if settle is not None:
+        return _settle(source, snapshot, n, settle, {
+            "name": name, "ttl": ttl, "timeout": timeout, "keep-on": keep_on, "json": as_json,
+        })  # fmt: skip
     if name is not None and n != "1":
         raise InvalidRequest.of("name", f"is for one child, not for {n}")
     arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "names": None if name is None else [name]}
@@ -159,6 +169,20 @@ def fork(
         for what in made[0].info.dropped:
             print(f"ramet: left out: {what}", file=sys.stderr)
     return 0
+
+
+def _settle(source: str | None, tag: str | None, n: str, seconds: str, others: dict[str, Any]) -> int:
+    if source is not None or tag is None:
+        raise InvalidRequest.of("settle-secs", "is for forks of a snapshot: give --tag")
+    for option, value in others.items():
+        if value:
+            raise InvalidRequest.of(
+                option, "is of no use with --settle-secs: the children end with this program"
+            )
+    from ramet.cli._guest import stand
+    from ramet.models.limits import parse_seconds
+
+    return stand(tag, int(n), float(parse_seconds(seconds, "settle-secs")), None)
 
 
 def fork_tag(tag: str, n: str, *, limits: dict[str, Any] | None, ttl: str | None, as_json: bool) -> int:

@@ -7,6 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from ramet.errors import InvalidRequest
+from ramet.models.executions import Execution
+from ramet.models.results import CommandResult
+from ramet.models.sandboxes import SandboxInfo
 from ramet.server.guests import Guest
 from ramet.server.routes.common import ERRORS, Admin, Asker, Json
 from ramet.server.tenants import Tenant
@@ -19,11 +22,7 @@ async def open_guest(sandbox_id: str, tenant: Asker, _who: Admin) -> Response:
     """Speak forkd's guest protocol for it at a port of the server's loopback, which asks for no token."""
     info = await tenant.find(sandbox_id)
     if info.id not in tenant.guests:
-
-        async def answer(request: dict[str, Any]) -> dict[str, Any]:
-            return await answered(tenant, info.id, request)
-
-        guest = await Guest.open(answer)
+        guest = await Guest.open(_Agent(tenant, info.id))
         if (before := tenant.guests.setdefault(info.id, guest)) is not guest:
             guest.close()
             guest = before
@@ -40,36 +39,19 @@ async def close_guest(sandbox_id: str, tenant: Asker) -> Response:
     return Response(status_code=204)
 
 
-async def answered(tenant: Tenant, sandbox: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one line. Raises RametError."""
-    action = request.get("action")
-    if action == "ping":
-        info = await tenant.find(sandbox)
-        kernel = info.kernel and info.kernel.name
-        return {
-            "pong": True, "numpy_version": None, "pid": info.pid, "agent_lang": kernel or "none",
-            "warmup_ready": kernel is not None,
-        }  # fmt: skip
-    if action == "exec":
-        args, timeout = request.get("args"), request.get("timeout", 30)
-        if not isinstance(args, list) or not args:
-            raise InvalidRequest.of("args", "must be a list of words")
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-            raise InvalidRequest.of("timeout", "must be a number of seconds")
-        result = await (await tenant.commands(sandbox)).run(args, timeout=timeout)
-        told: dict[str, Any] = {
-            "stdout": result.stdout, "stderr": result.stderr, "exit_code": result.exit_code,
-        }  # fmt: skip
-        return told | ({"error": "the command ran out of time"} if result.timed_out else {})
-    if action == "eval":
-        code = request.get("code")
-        if not isinstance(code, str):
-            raise InvalidRequest.of("code", "must be text")
-        async with tenant.kernel(sandbox) as held:
-            done = await held.run_code(code)
-        if done.ok:
-            return {"result": done.text, "exit_code": 0}
-        lines = "\n".join(done.error.traceback) if done.error else ""
-        error = f"{done.error.name}: {done.error.value}" if done.error else f"the code ended: {done.reason}"
-        return {"error": error, "traceback": lines, "exit_code": 1}
-    raise InvalidRequest.of("action", f"{action!r:.40} is none of ping, exec, eval")
+class _Agent:
+    """A tenant's sandbox, as the guest protocol has it."""
+
+    def __init__(self, tenant: Tenant, sandbox: str) -> None:
+        self._tenant = tenant
+        self._sandbox = sandbox
+
+    async def info(self) -> SandboxInfo:
+        return await self._tenant.find(self._sandbox)
+
+    async def run(self, args: list[Any], timeout: float) -> CommandResult:
+        return await (await self._tenant.commands(self._sandbox)).run(args, timeout=timeout)
+
+    async def code(self, code: str) -> Execution:
+        async with self._tenant.kernel(self._sandbox) as held:
+            return await held.run_code(code)
