@@ -194,5 +194,6 @@ def refusal(status: str, body: bytes) -> RametError:
         return RametError.from_wire({**told, "message": told["error"]})
     except (ValueError, KeyError, TypeError):
         return DaemonLost(
-            "server_lost", f"what answers there is no server of Ramet, or an older one: status {status or '?'}"
+            "server_lost",
+            f"what answers there is no server of Ramet, or an older one: status {status or '?'}",
         )

@@ -105,7 +105,7 @@ INIT_FAILED = 84
 INIT_ENDED = 85
 INIT_CONNECTED = 86
 INIT_IDLE = 87
-INIT_OVER = 88
+INIT_OVER = 89
 TRACER_TWIN = 96
 
 # enum ramet_tag
@@ -431,7 +431,7 @@ KIND_NAMES = MappingProxyType(
         85: "init_ended",
         86: "init_connected",
         87: "init_idle",
-        88: "init_over",
+        89: "init_over",
         96: "tracer_twin",
     }
 )
