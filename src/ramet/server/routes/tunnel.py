@@ -29,7 +29,9 @@ async def tunnel(websocket: WebSocket) -> None:
     version = websocket.headers.get("x-ramet-tunnel", "")
     if version != str(VERSION):
         raise Refused(
-            400, "protocol_mismatch", f"the client speaks protocol {version or 'none'} of tunnels, this is {VERSION}"
+            400,
+            "protocol_mismatch",
+            f"the client speaks protocol {version or 'none'} of tunnels, this is {VERSION}",
         )
     guard = websocket.app.state.guard
     gate = Gate(tenant, identity, settings, lambda: guard.bound_rate(identity))
