@@ -10,7 +10,7 @@
 #include "arch/x86_64/registers.h"
 #include "wire.h"
 
-#define IMAGE_VERSION 7
+#define IMAGE_VERSION 8
 #define IMAGE_PROCESSES_MAX 1024 /* zombies too */
 #define IMAGE_THREADS_MAX 1024
 #define IMAGE_MAPPINGS_MAX 65000 /* vm.max_map_count is 65,530 */

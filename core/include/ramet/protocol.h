@@ -129,7 +129,7 @@ enum ramet_kind {
   RAMET_INIT_ENTERED = 81,
   RAMET_INIT_SPAWNED = 82,
   RAMET_INIT_EXITED = 83,
-  RAMET_INIT_CARRIED = 88, /* a command that was forked while it ran, with core's ends of its streams */
+  RAMET_INIT_CARRIED = 90, /* a command that was forked while it ran, with core's ends of its streams */
   RAMET_INIT_FAILED = 84,
   RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
   RAMET_INIT_CONNECTED = 86,

@@ -100,7 +100,7 @@ INIT_PREPARED = 80
 INIT_ENTERED = 81
 INIT_SPAWNED = 82
 INIT_EXITED = 83
-INIT_CARRIED = 88
+INIT_CARRIED = 90
 INIT_FAILED = 84
 INIT_ENDED = 85
 INIT_CONNECTED = 86
@@ -426,7 +426,7 @@ KIND_NAMES = MappingProxyType(
         81: "init_entered",
         82: "init_spawned",
         83: "init_exited",
-        88: "init_carried",
+        90: "init_carried",
         84: "init_failed",
         85: "init_ended",
         86: "init_connected",
