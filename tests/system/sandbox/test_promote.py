@@ -21,6 +21,15 @@ def ask(shell, line):
     return shell.stdout.readline(timeout=PATIENCE_S)
 
 
+def end_commands(sandbox):
+    """Those that a fork has of its source too."""
+    for one in sandbox.commands.list():
+        with sandbox.commands.connect(one.id) as command:
+            command.kill()
+            command.wait(timeout=PATIENCE_S)
+    sandbox.commands.forget()
+
+
 def test_a_fork_in_the_place_of_its_parent_runs_on_and_is_called_as_that_was():
     events = ramet.events()
     with ramet.Sandbox(command=SHELL, name="box", metadata={"of": "me"}) as parent:
@@ -46,6 +55,7 @@ def test_a_fork_in_the_place_of_its_parent_runs_on_and_is_called_as_that_was():
             with child.fork() as grandchild:
                 assert grandchild.info.parent == place
                 assert ask(grandchild, "echo $x") == b"2\n"
+                end_commands(grandchild)
             assert ask(sibling, "echo $x") == b"1\n"
             # What was there before has ended, under the id that the fork had, with its commands.
             result = parent.wait(timeout=PATIENCE_S)
@@ -64,12 +74,11 @@ def test_a_fork_in_the_place_of_its_parent_runs_on_and_is_called_as_that_was():
             # What its parent ran when it was forked runs in it too.
             assert {one.id for one in child.commands.list()} == {feeding.id, left.id}
             assert [one.id for one in parent.commands.list()] == [left.id]
-            feeding.kill()
-            assert feeding.wait(timeout=PATIENCE_S).reason == "killed"
             for one in (feeding, left):
                 one.close()
-            for each in (parent, child):
-                each.commands.forget()
+            for each in (sibling, child):
+                end_commands(each)
+            parent.commands.forget()
     assert place not in {one.id for one in sandboxes.list()}
 
 
