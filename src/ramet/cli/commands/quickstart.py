@@ -215,9 +215,7 @@ def _show_forks(out: Console, forks: _Forks) -> None:
 
 
 def quickstart(
-    n: str = typer.Option(
-        str(CHILDREN), "-n", metavar="N", help=f"How many forks, up to {CHILDREN_MAX}."
-    ),
+    n: str = typer.Option(str(CHILDREN), "-n", metavar="N", help=f"How many forks, up to {CHILDREN_MAX}."),
     image: str | None = typer.Option(
         None,
         "--image",
