@@ -20,6 +20,7 @@ OF_SANDBOX = {
     "sandbox.attach": {},
     "sandbox.begin": {},
     "sandbox.rollback": {"snapshot": "point"},
+    "sandbox.promote": {},
     "sandbox.commands": {},
 }
 OF_SNAPSHOT = {
@@ -31,7 +32,7 @@ OF_SNAPSHOT = {
 }
 OF_NEITHER = {
     *("run", "lane", "doctor", "status", "ping", "shutdown"),
-    *("sandbox.create", "sandbox.list", "events", "lineage", "snapshot.list"),
+    *("sandbox.create", "sandbox.list", "events", "lineage", "snapshot.list", "snapshot.import", "hand_over"),
 }
 
 
