@@ -32,7 +32,7 @@ OF_SNAPSHOT = {
 }
 OF_NEITHER = {
     *("run", "lane", "doctor", "status", "ping", "shutdown"),
-    *("sandbox.create", "sandbox.list", "events", "lineage", "snapshot.list", "snapshot.import", "hand_over"),
+    *("sandbox.create", "sandbox.list", "events", "lineage", "snapshot.list", "hand_over"),
 }
 
 
