@@ -27,7 +27,7 @@ OF_SNAPSHOT = {
     "sandbox.fork": {**POINT, "children": [{}]},
     "sandbox.lane": POINT,
     "snapshot.compact": {"name": "nowhere"},
-    "snapshot.import": {"name": "nowhere", "store": "/usr"},
+    "snapshot.import": {"name": "nowhere", "store": "/a place of ours"},
     "snapshot.remove": {"name": "nowhere"},
 }
 OF_NEITHER = {
@@ -90,9 +90,10 @@ def test_an_operation_on_no_sandbox_or_a_dead_one_is_refused_by_name(base, livin
 
 
 @pytest.mark.parametrize("name", OF_SNAPSHOT)
-def test_an_operation_on_no_snapshot_is_refused_by_name(living, name):
+def test_an_operation_on_no_snapshot_is_refused_by_name(living, tmp_path, name):
+    ours = {"store": str(tmp_path)} if "store" in OF_SNAPSHOT[name] else {}
     with ramet.Client() as client, pytest.raises(InvalidRequest) as caught:
-        client.ask(name, OF_SNAPSHOT[name], made=[])
+        client.ask(name, {**OF_SNAPSHOT[name], **ours}, made=[])
     assert (caught.value.code, caught.value.field) == ("unknown_snapshot", "snapshot")
     assert "'nowhere'" in caught.value.message
 
