@@ -90,9 +90,17 @@ def test_quickstart_shows_programs_that_got_what_they_should_and_a_hundred_forks
 
 
 def test_quickstart_in_json_has_the_same(ramet):
-    data = json.loads(ramet("quickstart", "--json").stdout)
-    assert (data["ok"], data["hosts_unchanged"], data["forks"]["right"]) == (True, True, 100)
+    data = json.loads(ramet("quickstart", "-n", "3", "-y", "--json").stdout)
+    assert (data["ok"], data["hosts_unchanged"], data["forks"]["right"]) == (True, True, 3)
     assert [program["result"]["reason"] for program in data["programs"]] == ["exit"] * 4 + ["timeout"]
+
+
+@pytest.mark.parametrize("option, value", [("--image", "python:3.12-slim"), ("-n", "0"), ("-n", "many")])
+def test_quickstart_refuses_by_name_what_it_cannot_do(option, value, capfd):
+    from ramet.cli.main import invoke
+
+    assert invoke(["quickstart", option, value]) == 2
+    assert f"ramet: {option}: " in capfd.readouterr().err
 
 
 def test_quickstart_says_so_when_a_program_got_something_else(monkeypatch, capfd):

@@ -31,6 +31,10 @@ def nothing_left(ramet):
         assert ramet("rmi", "--cascade", *names).returncode in {0, 2}
 
 
+ALWAYS = ("--per-child-netns", "--prewarm", "--live-fork", "--hugepages")
+"""What forkd's users ask for, and every fork has."""
+
+
 def spawned(ramet, *words):
     done = ramet(*words)
     assert done.returncode == 0, done.stderr
@@ -38,7 +42,7 @@ def spawned(ramet, *words):
 
 
 def test_code_is_evaluated_one_command_after_the_other_in_the_same_kernel(ramet):
-    (one,) = spawned(ramet, "spawn", "--tag", "python", "--memory-limit-mib", "512", "--per-child-netns")
+    (one,) = spawned(ramet, "spawn", "--tag", "python", "--memory-limit-mib", "512", *ALWAYS)
     assert ramet("eval", one, "x = 20; print('so')").stdout == b"so\n"
     assert ramet("eval", one, "x + 22").stdout == b"42\n"
     failed = ramet("eval", one, "x / 0")

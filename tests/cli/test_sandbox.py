@@ -43,8 +43,8 @@ def test_what_its_time_ends_is_to_be_kept_for_sandboxes_and_forks(ramet):
         ("worker", ["timeout"]),
         ("kid", ["timeout"]),
     ]
-    refused = ramet("fork", "kid", "--keep-on", "oom")
-    assert (refused.returncode, b"--keep-on: 'oom'" in refused.stderr) == (2, True)
+    refused = ramet("fork", "kid", "--keep-on", "oom", "--keep-on", "timeout")
+    assert (refused.returncode, b"--keep-on: 'timeout'" in refused.stderr) == (2, True)
 
 
 def test_forks_are_made_by_name_and_know_their_parent(ramet):
@@ -149,6 +149,17 @@ def test_the_lineage_of_sandboxes_is_drawn_and_filtered(ramet):
     tree = [f"worker  {parent}  running", f"└─ {second}  running"]
     assert ramet("kill", grandchild).returncode == 0
     assert ramet("ls", "--tree").stdout.decode().splitlines() == tree
+    whole = ramet("ls", "--all", "--tree", "--filter", "parent=first").stdout.decode().splitlines()
+    assert whole == [
+        f"worker  {parent}  running",
+        f"└─ first  {child}  killed: by request",
+        f"   └─ {grandchild}  killed: by request",
+    ]
+    everything = ramet("ls", "--all", "--tree").stdout.decode().splitlines()
+    place = everything.index(whole[0])
+    assert everything[place + 1 : place + 4] == [f"├─{whole[1][2:]}", f"│  {whole[2][3:]}", tree[1]]
+    told = json.loads(ramet("ls", "--tree", "--filter", "name=worker", "--json").stdout)
+    assert [node["key"] for node in told["nodes"]] == [parent]
 
 
 def test_the_tree_has_snapshots_and_what_has_ended_where_something_comes_from_it(ramet):

@@ -36,6 +36,7 @@ _OPTIONS = {
     "snapshot": "SNAPSHOT",
     "name": "NAME",
     "n": "-n",
+    "image": "--image",
     "ttl": "--ttl",
     "keep_on": "--keep-on",
     **{f"limits.{spec.name}": spec.option for spec in LIMITS},

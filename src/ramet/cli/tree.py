@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ramet.models.lineage import LineageNode
 
 
-def draw(nodes: Sequence[LineageNode], chosen: Iterable[str]) -> Iterator[str]:
-    """The nodes of these keys with all that they come from, as trees, each line one node."""
-    known = {node.key: node for node in nodes}
-    kept: set[str] = set()
-    for key in chosen:
-        above: str | None = key
-        while above in known and above not in kept:
-            kept.add(above)
-            above = known[above].above
+def draw(nodes: Sequence[LineageNode]) -> Iterator[str]:
+    """Trees, each line one node."""
+    kept = {node.key for node in nodes}
     below: dict[str | None, list[LineageNode]] = {}
     for node in nodes:
-        if node.key in kept:
-            below.setdefault(node.above if node.above in kept else None, []).append(node)
+        below.setdefault(node.above if node.above in kept else None, []).append(node)
 
     def subtree(node: LineageNode, first: str, rest: str) -> Iterator[str]:
         origin = node.above if node.above is not None and node.above not in kept else None

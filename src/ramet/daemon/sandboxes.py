@@ -104,8 +104,8 @@ class SandboxOperations:
     async def _events(self, request: EventsRequest, client: Connection) -> EventBatch:
         return await self._sandboxes.events_after(request, client.when_closed)
 
-    async def _lineage(self, _request: Empty, _client: Connection) -> LineageTree:
-        return await self._sandboxes.tree()
+    async def _lineage(self, request: ListRequest, _client: Connection) -> LineageTree:
+        return await self._sandboxes.tree(request)
 
     async def _begin(self, request: BeginRequest, _client: Connection) -> SandboxInfo:
         return (await self._sandboxes.begin(request)).info()

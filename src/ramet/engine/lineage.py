@@ -74,12 +74,15 @@ class Ancestry:
         """A snapshot was taken away."""
         self._note(Removed(name, time.time()))
 
-    async def tree(self) -> LineageTree:
-        """All that lives or is kept, with its ancestors. Raises SnapshotError."""
+    async def tree(self, *, ended: bool = False) -> LineageTree:
+        """All that lives or is kept, with its ancestors, or with `ended` all that is known.
+
+        Raises SnapshotError.
+        """
         await self.write(look=True)
         if self._trouble is not None:
             return LineageTree((), self._trouble)
-        sandboxes, snapshots = await asyncio.to_thread(self._base.read)
+        sandboxes, snapshots = await asyncio.to_thread(self._base.read, ended=ended)
         return LineageTree(_nodes(sandboxes, snapshots), self._told)
 
     async def past(self, key: str) -> Past | None:

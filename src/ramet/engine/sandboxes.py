@@ -145,10 +145,11 @@ class Sandboxes:
             await self._hear()
         return await self.events.after(request, when_gone)
 
-    async def tree(self) -> LineageTree:
-        """As `Ancestry.tree`, of everything up to now."""
-        await self._hear()
-        return await self.lineage.tree()
+    async def tree(self, request: ListRequest) -> LineageTree:
+        """As `Ancestry.tree`, of everything up to now, or of those that fit `request` and their ancestors."""
+        chosen = await self.told(request)
+        tree = await self.lineage.tree(ended=request.ended)
+        return tree.of([one.id for one in chosen]) if request.chooses else tree
 
     async def look_up(self, key: str, *, ended: bool) -> Sandbox:
         """As `find`; with `ended` also one that is remembered."""

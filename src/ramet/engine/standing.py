@@ -409,9 +409,9 @@ class Sandbox:
         if self.overdue is not None and end.reason == "killed":
             code = EXIT_TIMEOUT if self.overdue == "timeout" else end.exit_code
             end = end._replace(reason=self.overdue, exit_code=code)
-        elif end.reason in self.keep_on:
-            self.kept_error = self.kept_error or "the daemon did not come to it in time"
         self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
+        if self.end.reason in self.keep_on and self.kept is None:
+            self.kept_error = self.kept_error or "the daemon did not come to it in time"
         self.ended = time.time()
         self._stop_timer()
         if self._drain is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 
@@ -46,3 +46,14 @@ class LineageTree:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
         return cls(tuple([LineageNode(**node) for node in data["nodes"]]), data["note"])
+
+    def of(self, keys: Iterable[str]) -> LineageTree:
+        """The nodes of these keys, and all that they come from."""
+        known = {node.key: node for node in self.nodes}
+        kept: set[str] = set()
+        for key in keys:
+            above: str | None = key
+            while above in known and above not in kept:
+                kept.add(above)
+                above = known[above].above
+        return LineageTree(tuple([node for node in self.nodes if node.key in kept]), self.note)

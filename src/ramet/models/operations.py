@@ -470,7 +470,7 @@ def _table() -> Mapping[str, Operation]:
         Operation("sandbox.commands", c.SandboxLaneRequest, c.SandboxLane, streams="made"),
         # Not sent again: a daemon that was stopped is not to be started by who only looks on.
         Operation("events", e.EventsRequest, e.EventBatch, idempotent=False),
-        Operation("lineage", Empty, l.LineageTree),
+        Operation("lineage", s.ListRequest, l.LineageTree),
         Operation("snapshot.list", Empty, s.SnapshotList),
         Operation("snapshot.compact", s.SnapshotName, s.Snapshot),
         Operation("snapshot.import", s.ImportRequest, s.Snapshot, idempotent=False),

@@ -715,6 +715,11 @@ class ListRequest:
         only(data, [field.name for field in dataclasses.fields(cls)])
         return cls.of(**data)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether only some are meant of those that live, or have ended."""
+        return bool(self.name or self.parent or self.snapshot or self.metadata)
+
     def fits(self, info: SandboxInfo, parent: str | None) -> bool:
         """Whether a sandbox is meant; `parent` is the id of the one that was named."""
         return (

@@ -132,19 +132,23 @@ class Lineage:
                 self._transact(changes, living, saved)
                 return f"it could not be read: {error}"
 
-    def read(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """(sandboxes, snapshots) of all trees in which something lives or is kept. Raises SnapshotError."""
+    def read(self, *, ended: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """(sandboxes, snapshots) of all trees in which something lives or is kept, or of all with `ended`.
+
+        Raises SnapshotError.
+        """
         with self._translated(), self._opened() as base:
             sandboxes = base.execute(  # nothing from outside is in the text
                 f"{_KEPT} SELECT id, name, parent, snapshot, command, created, ended, how, place = ? AS own"  # noqa: S608
-                " FROM sandboxes WHERE id IN kept ORDER BY created",
-                (self._place,),
+                " FROM sandboxes WHERE ? OR id IN kept ORDER BY created",
+                (self._place, ended),
             )
             told = [dict(row) for row in sandboxes]
             snapshots = base.execute(
                 f"{_KEPT} SELECT number, name, sandbox, parent, template, created, removed FROM snapshots"  # noqa: S608
-                " WHERE removed IS NULL OR number IN (SELECT snapshot FROM sandboxes WHERE id IN kept)"
-                " ORDER BY created"
+                " WHERE ? OR removed IS NULL OR number IN (SELECT snapshot FROM sandboxes WHERE id IN kept)"
+                " ORDER BY created",
+                (ended,),
             )
             return told, [dict(row) for row in snapshots]
 

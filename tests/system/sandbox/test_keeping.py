@@ -119,6 +119,7 @@ def test_a_command_that_takes_all_memory_ends_its_sandbox_which_is_kept_with_it(
     with ramet.Sandbox(name, limits=LARGE) as again:
         assert ask(again, "len(data)") == "0"
         assert [one for one in again.processes() if "time.sleep(1000)" in one.command[-1]]
+    again.commands.forget()  # the hog is one of its commands
     removed(name)
 
 

@@ -20,18 +20,19 @@ OF_SANDBOX = {
     "sandbox.attach": {},
     "sandbox.begin": {},
     "sandbox.rollback": {"snapshot": "point"},
+    "sandbox.promote": {},
     "sandbox.commands": {},
 }
 OF_SNAPSHOT = {
     "sandbox.fork": {**POINT, "children": [{}]},
     "sandbox.lane": POINT,
     "snapshot.compact": {"name": "nowhere"},
-    "snapshot.import": {"name": "nowhere", "store": "/usr"},
+    "snapshot.import": {"name": "nowhere", "store": "/a place of ours"},
     "snapshot.remove": {"name": "nowhere"},
 }
 OF_NEITHER = {
     *("run", "lane", "doctor", "status", "ping", "shutdown"),
-    *("sandbox.create", "sandbox.list", "events", "lineage", "snapshot.list"),
+    *("sandbox.create", "sandbox.list", "events", "lineage", "snapshot.list", "hand_over"),
 }
 
 
@@ -89,9 +90,10 @@ def test_an_operation_on_no_sandbox_or_a_dead_one_is_refused_by_name(base, livin
 
 
 @pytest.mark.parametrize("name", OF_SNAPSHOT)
-def test_an_operation_on_no_snapshot_is_refused_by_name(living, name):
+def test_an_operation_on_no_snapshot_is_refused_by_name(living, tmp_path, name):
+    ours = {"store": str(tmp_path)} if "store" in OF_SNAPSHOT[name] else {}
     with ramet.Client() as client, pytest.raises(InvalidRequest) as caught:
-        client.ask(name, OF_SNAPSHOT[name], made=[])
+        client.ask(name, {**OF_SNAPSHOT[name], **ours}, made=[])
     assert (caught.value.code, caught.value.field) == ("unknown_snapshot", "snapshot")
     assert "'nowhere'" in caught.value.message
 

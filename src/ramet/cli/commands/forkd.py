@@ -35,11 +35,22 @@ def spawn(
     own_network: bool = typer.Option(
         False, "--per-child-netns", help="A network of its own for each, as every sandbox has anyway."
     ),
+    prewarm: bool = typer.Option(
+        False, "--prewarm", help="With the snapshot's memory in RAM already, as every fork has it anyway."
+    ),
+    live_fork: bool = typer.Option(
+        False, "--live-fork", help="To be forked as it runs later, as every sandbox can anyway."
+    ),
+    huge: bool = typer.Option(
+        False,
+        "--hugepages",
+        help="With huge pages where the kernel makes them, as every fork anyway.",
+    ),
     ttl: str | None = typer.Option(None, "--ttl", metavar="SECONDS", help="As of ramet fork."),
     as_json: bool = JSON,
 ) -> int:
     """Fork a snapshot or template, and print the ids of the children."""
-    del own_network  # there is no other way
+    del own_network, prewarm, live_fork, huge  # there is no other way
     if tag is None:
         raise InvalidRequest.of("tag", "is missing: which snapshot to fork")
     limits = None if memory is None else {"memory": f"{memory}M"}

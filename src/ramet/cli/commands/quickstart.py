@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ramet.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -129,12 +131,14 @@ class _Outcome:
 
 
 CHILDREN = 100
+CHILDREN_MAX = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Forks:
     """What a hundred forks of one Python answered; times in seconds."""
 
+    children: int
     template: float
     forked: float
     answered: float
@@ -148,10 +152,10 @@ class _Forks:
 
     @property
     def expected(self) -> bool:
-        return self.right == CHILDREN and self.grandchilds == "0 -1"
+        return self.right == self.children and self.grandchilds == "0 -1"
 
 
-def _fork() -> _Forks:
+def _fork(count: int) -> _Forks:
     """A table in a parent's memory; each child is asked for another row of it; one child is forked again."""
     from ramet.client import Sandbox
 
@@ -159,7 +163,7 @@ def _fork() -> _Forks:
     with Sandbox("python") as parent:
         parent.run_code("table = [n * n for n in range(1000)]").check()
         warm = time.perf_counter()
-        with parent.fork(CHILDREN) as children:
+        with parent.fork(count) as children:
             forked = time.perf_counter()
             answers = [child.run_code(f"table[{row}]").text for row, child in enumerate(children)]
             answered = time.perf_counter()
@@ -170,6 +174,7 @@ def _fork() -> _Forks:
                 live = time.perf_counter() - before
                 texts = [one.run_code("table[0]").text or "" for one in (child, grandchild)]
                 return _Forks(
+                    children=count,
                     template=warm - begin,
                     forked=forked - warm,
                     answered=answered - forked,
@@ -196,12 +201,12 @@ def _bare_fork() -> float:
 
 
 def _show_forks(out: Console, forks: _Forks) -> None:
-    out.print(f"   | {forks.right} of {CHILDREN} children knew the row that they were asked for")
+    out.print(f"   | {forks.right} of {forks.children} children knew the row that they were asked for")
     out.print(f"   | {forks.parent}  the parent, a fork of the template python")
     out.print(f"   |  ├─ {forks.child}  table[0] is {forks.grandchilds.split()[0]}")
     out.print(f"   |  │   └─ {forks.grandchild}  table[0] is {forks.grandchilds.split()[-1]}")
-    out.print(f"   |  └─ and {CHILDREN - 1} more children")
-    each = (forks.forked + forks.answered) / CHILDREN
+    out.print(f"   |  └─ and {forks.children - 1} more children")
+    each = (forks.forked + forks.answered) / forks.children
     out.print(
         f"   template ready after {_ms(forks.template)} ms, {_ms(each)} ms for each child and its answer, "
         f"{_ms(forks.live)} ms for a fork of a child; os.fork, which isolates nothing, {_ms(forks.bare)} ms",
@@ -209,11 +214,30 @@ def _show_forks(out: Console, forks: _Forks) -> None:
     )
 
 
-def quickstart(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> int:
+def quickstart(
+    n: str = typer.Option(str(CHILDREN), "-n", metavar="N", help=f"How many forks, up to {CHILDREN_MAX}."),
+    image: str | None = typer.Option(
+        None,
+        "--image",
+        metavar="IMAGE",
+        help="Refused: it runs this machine's programs, and fetches none.",
+    ),
+    yes: bool = typer.Option(False, "-y", "--yes", help="Ask nothing; nothing is ever asked."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> int:
     """Run five untrusted programs, show what each of them got, and fork a Python a hundred times.
 
     The exit code is 1 when one of them got something else than it should.
     """
+    del yes  # it installs nothing, and changes nothing of this machine
+    if image is not None:
+        raise InvalidRequest.of(
+            "image", "the programs of quickstart are this machine's own, and no image is fetched",
+            hint="ramet root build makes a root directory, and ramet template build a template",
+        )  # fmt: skip
+    if not n.isdecimal() or len(n) > 9 or not 1 <= int(n) <= CHILDREN_MAX:
+        raise InvalidRequest.of("n", f"{n!r:.40} is no number of forks: from 1 to {CHILDREN_MAX}")
+    count = int(n)
     from ramet.cli.render import console
     from ramet.client import ping
 
@@ -230,11 +254,11 @@ def quickstart(as_json: bool = typer.Option(False, "--json", help="Print one JSO
             out.print(f"\n{number}. {program.title}", style="bold")
             _show(out, outcomes[-1])
     untouched = _MARKER.strip() not in _text("/etc/hosts")
-    forks = _fork()
+    forks = _fork(count)
     good = untouched and forks.expected and all(outcome.expected for outcome in outcomes)
     if out is not None:
         out.print(
-            f"\n{len(outcomes) + 1}. A Python with a table in its memory, forked {CHILDREN} times",
+            f"\n{len(outcomes) + 1}. A Python with a table in its memory, forked {n} times",
             style="bold",
         )
         _show_forks(out, forks)

@@ -201,7 +201,9 @@ def _check_number(n: str) -> None:
 
 
 def ls(
-    ended: bool = typer.Option(False, "--all", help="Also those that ended in the last minutes."),
+    ended: bool = typer.Option(
+        False, "--all", help="Also those that ended in the last minutes; with --tree all that are known of."
+    ),
     as_tree: bool = typer.Option(
         False, "--tree", help="Draw who was forked from what, with ancestors that have ended, and snapshots."
     ),
@@ -218,7 +220,7 @@ def ls(
 
     found = sandboxes.list(ended=ended, **_filters(filters))
     if as_tree:
-        return _draw(found, filtered=bool(filters), as_json=as_json)
+        return _draw(found, ended=ended, filters=_filters(filters), as_json=as_json)
     if as_json:
         print(json.dumps({"sandboxes": [one.to_dict() for one in found]}))
     elif found:
@@ -294,19 +296,21 @@ def _filters(texts: list[str]) -> dict[str, Any]:
     return {**chosen, "metadata": metadata}
 
 
-def _draw(found: Sequence[SandboxInfo], *, filtered: bool, as_json: bool) -> int:
+def _draw(found: Sequence[SandboxInfo], *, ended: bool, filters: dict[str, Any], as_json: bool) -> int:
     from ramet.cli.tree import draw
     from ramet.client import sandboxes
 
-    tree = sandboxes.lineage()
+    tree = sandboxes.lineage(ended=ended, **filters)
     if as_json:
         told = {"sandboxes": [one.to_dict() for one in found], **tree.to_wire()}
         print(json.dumps(told))
         return 0
     chosen = {one.id for one in found}
-    if not filtered:
+    if not any(filters.values()):
+        # Of other daemons that share the store only what something here comes from.
         chosen |= {node.key for node in tree.nodes if node.kind == "snapshot" and node.ended is None}
-    for line in draw(tree.nodes, chosen):
+        chosen |= {node.key for node in tree.nodes if ended and node.kind != "template" and node.own}
+    for line in draw(tree.of(chosen).nodes):
         print(line)
     if tree.note is not None:
         print(f"ramet: {tree.note}", file=sys.stderr)

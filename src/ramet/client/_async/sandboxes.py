@@ -37,9 +37,22 @@ async def list(  # noqa: A001
     return SandboxList.from_wire(answer).sandboxes
 
 
-async def lineage(*, client: AsyncClient | None = None) -> LineageTree:
-    """Who was forked from what: all that lives or is kept, and its ancestors, earlier daemons' as well."""
-    return LineageTree.from_wire(await (client or current()).ask("lineage"))
+async def lineage(
+    *,
+    ended: bool = False,
+    name: str | None = None,
+    parent: str | None = None,
+    snapshot: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    client: AsyncClient | None = None,
+) -> LineageTree:
+    """Who was forked from what: all that lives or is kept, and its ancestors, earlier daemons' as well.
+
+    With `ended` also what nothing comes from any more, as far as it is known of. The others choose sandboxes
+    as in `list`: then these and their ancestors.
+    """
+    request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
+    return LineageTree.from_wire(await (client or current()).ask("lineage", request.to_wire()))
 
 
 async def kill(sandbox: str, *, client: AsyncClient | None = None) -> SandboxInfo:

@@ -11,6 +11,7 @@ from ramet.client._async.client import PATIENCE_S
 from ramet.client._async.events import AsyncEvents
 from ramet.errors import RametError
 from ramet.models.events import WAIT_MAX_S, EventsRequest
+from ramet.models.sandboxes import ListRequest
 from ramet.server import schemas
 from ramet.server.faults import body_of
 from ramet.server.following import ServerSent, Told
@@ -64,6 +65,13 @@ async def _told(events: AsyncEvents) -> Told:
 
 
 @router.get("/lineage", response_model=schemas.Lineage)
-async def lineage(tenant: Asker) -> Response:
+async def lineage(
+    tenant: Asker,
+    ended: Annotated[bool, Query(description="Also what nothing comes from any more.")] = False,
+    name: Annotated[str | None, Query(description="Only this sandbox, and what it comes from.")] = None,
+    parent: Annotated[str | None, Query(description="Only forks of this sandbox.")] = None,
+    snapshot: Annotated[str | None, Query(description="Only forks of this snapshot.")] = None,
+) -> Response:
     """Who was forked from what: sandboxes, snapshots and templates, and what those come from, also ended."""
-    return Json(await tenant.client.ask("lineage"))
+    request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot)
+    return Json(await tenant.client.ask("lineage", request.to_wire()))
