@@ -18,10 +18,10 @@ SANITIZERS := -Dwerror=$(WERROR) -Dstatic=false -Db_sanitize=address,undefined -
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build check tidy fix test test-unit test-core test-system asan fuzz bench docs wheel soak clean
+.PHONY: help dev build check tidy fix test test-unit test-core test-system test-cgroup2 asan fuzz bench docs wheel soak clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: $(READY) ## make .venv with Ramet (editable) and every tool
 $(READY): pyproject.toml hatch_build.py
@@ -81,6 +81,9 @@ test-system: build ## real sandboxes and attempts to escape
 
 build/asan/build.ninja: | $(READY)
 	$(MESON) setup $(SANITIZERS) build/asan core
+
+test-cgroup2: build ## limits on cgroups of version 2, in a virtual machine; as root, with qemu: a quarter of an hour
+	scripts/test-cgroup2
 
 asan: build/asan/build.ninja ## core's own tests, and those that drive its socket, under the sanitizers
 	$(MESON) test -C build/asan --print-errorlogs

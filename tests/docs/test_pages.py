@@ -20,7 +20,7 @@ CODE = re.compile(r"`([^`\n]+)`|^ {4}(\S.*)$", re.MULTILINE)
 @pytest.fixture(scope="module")
 def targets():
     """Every target of the Makefile."""
-    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def snippets(page: Path) -> list[str]:
@@ -41,7 +41,7 @@ def test_each_link_to_a_file_leads_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_make_target_and_script_that_a_page_names_exists(page, targets):
     named = snippets(page)
-    makes = {match for text in named for match in re.findall(r"(?:^|[;&] ?)make ([a-z][a-z-]*)", text)}
+    makes = {match for text in named for match in re.findall(r"(?:^|[;&] ?)make ([a-z][a-z0-9-]*)", text)}
     scripts = {match for text in named for match in re.findall(r"(?<![\w/.-])scripts/[\w.-]+", text)}
     assert makes - targets == set()
     assert [script for script in sorted(scripts) if not (ROOT / script).exists()] == []

@@ -77,6 +77,7 @@ def _only_one(place: str) -> Iterator[None]:
             lock = os.open(
                 START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory
             )
+            os.fchmod(lock, 0o600)  # whatever the umask: others wait for it
             fcntl.flock(lock, fcntl.LOCK_EX)
             if is_named(lock, START_LOCK, directory):
                 break
@@ -128,9 +129,14 @@ def _launch(place: str, data: str | None) -> None:
 def _open_log(place: str) -> int:
     """The daemon's log, for what goes wrong before it can open it itself."""
     directory = make_runtime(place)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(LOG, flags, 0o600, dir_fd=directory)
+        log = os.open(LOG, flags, 0o600, dir_fd=directory)
+        os.fchmod(log, 0o600)  # whatever the caller's umask: the daemon opens it again
+        return log
+    except OSError as error:
+        text = f"its log {os.path.join(place, LOG)} cannot be opened"
+        raise DaemonStartError("daemon_start_failed", text, errno=error.errno) from None
     finally:
         os.close(directory)
 

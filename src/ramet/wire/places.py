@@ -50,6 +50,7 @@ def make_runtime(path: str) -> int:
     while True:
         try:
             os.mkdir(path, 0o700)
+            os.chmod(path, 0o700)  # whatever the umask
         except FileExistsError:
             pass
         except OSError as error:

@@ -1,5 +1,6 @@
 """The daemon as a process of its own: started on demand, once, and gone without a trace."""
 
+import errno
 import json
 import os
 import signal
@@ -207,3 +208,24 @@ def test_the_default_place_goes_with_its_daemon(tmp_path, monkeypatch):
     os.kill(pid, signal.SIGTERM)
     await_end(pid)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_caller_whose_umask_takes_all_away_starts_a_daemon_that_others_can_meet(place, tmp_path):
+    below = tmp_path / "below"
+    before = os.umask(0o777)
+    try:
+        pong = Client(str(below)).ping()
+    finally:
+        os.umask(before)
+    assert pong.pid != os.getpid()
+    assert below.stat().st_mode & 0o777 == 0o700
+    assert (below / places.LOG).stat().st_mode & 0o777 == 0o600
+    Client(str(below), start=False).shutdown()
+
+
+def test_a_log_that_cannot_be_opened_is_the_start_that_failed(place):
+    (place / places.LOG).symlink_to("elsewhere")
+    with pytest.raises(DaemonStartError) as caught:
+        Client(str(place)).ping()
+    assert (caught.value.code, caught.value.errno) == ("daemon_start_failed", errno.ELOOP)
+    (place / places.LOG).unlink()
