@@ -97,6 +97,7 @@ def test_clients_that_go_in_the_middle_of_any_call_leave_nothing_open(
         ("POST", "/v1/sandboxes", {"command": "sleep 1000", "names": ["left-behind"]}),
         ("POST", "/v1/run", {"command": "sleep 1000"}),
         ("POST", f"{place}/ping", {}),
+        ("POST", f"{place}/exec", {"args": ["sleep", "1000"], "timeout_secs": 1000}),
         ("POST", f"{place}/processes", {"command": "true"}),
         ("GET", f"{place}/processes/{process}?wait=1000", None),
         ("GET", f"{place}/processes/{process}/stream", None),
@@ -116,13 +117,19 @@ def test_clients_that_go_in_the_middle_of_any_call_leave_nothing_open(
         if text:
             send(server, f"{head}{sized}\n{text[: len(text) // 2]}").close()
     until = time.monotonic() + PATIENCE_S
-    while told(api.get("/v1/me"), 200)["streams"] or process_count(api, shell) > 1:
+    while told(api.get("/v1/me"), 200)["streams"] or process_count(api, shell) > 1 or active(api) > 1:
         assert time.monotonic() < until
     assert told(api.get(place), 200)["status"] == "running"
     for one in told(api.get("/v1/sandboxes"), 200):
         if one["name"] == "left-behind":
             told(api.delete(f"/v1/sandboxes/{one['id']}"), 204)
     told(api.delete(f"{place}/processes/{process}"), 204)
+
+
+def active(api: httpx.Client) -> int:
+    """Requests under way, this one among them."""
+    lines = api.get("/metrics").text.splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("ramet_requests_active")))
 
 
 def process_count(api: httpx.Client, sandbox: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Annotated, Any
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Request
 from starlette.requests import HTTPConnection
@@ -86,6 +88,9 @@ def idempotency_key(
 
 
 Key = Annotated[str | None, Depends(idempotency_key)]
+T = TypeVar("T")
+GONE = 499
+"""What the audit log has of a request whose client did not wait for the answer."""
 
 
 class Json(Response):
@@ -98,11 +103,30 @@ class Json(Response):
         return encoded(content)
 
 
+async def heard(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client goes: nobody would hear of it, or end it."""
+    working, going = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait([working, going], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Refused(GONE, "gone", "the client has gone")
+    finally:
+        for one in (working, going):
+            one.cancel()
+        await asyncio.gather(working, going, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def text_of(body: Any) -> str:
     """A request in one line, to tell whether it is the same."""
     return json.dumps(body, sort_keys=True, default=str)
 
 
 __all__ = [
-    "ERRORS", "Admin", "Asker", "How", "Json", "Key", "Request", "Who", "administrator", "text_of",
+    "ERRORS", "Admin", "Asker", "How", "Json", "Key", "Request", "Who", "administrator", "heard", "text_of",
 ]  # fmt: skip

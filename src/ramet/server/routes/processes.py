@@ -12,7 +12,7 @@ from ramet.client._async.commands import AsyncCommand
 from ramet.errors import InvalidRequest, RametError, WaitTimeout
 from ramet.server import following, schemas
 from ramet.server.following import Pieces, ServerSent, Told, bytes_of, written
-from ramet.server.routes.common import ERRORS, Asker, Json, Key, Who, identity_of, tenant_of, text_of
+from ramet.server.routes.common import ERRORS, Asker, Json, Key, Who, heard, identity_of, tenant_of, text_of
 from ramet.server.tenants import Tenant
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/processes", responses=ERRORS, tags=["processes"])
@@ -54,6 +54,7 @@ async def get_process(
     process_id: int,
     tenant: Asker,
     who: Who,
+    request: Request,
     wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait for its end.")] = 0,
 ) -> Response:
     """What is known of it, and once it has ended its result. To wait takes the place of a stream."""
@@ -62,7 +63,7 @@ async def get_process(
     try:
         with contextlib.suppress(WaitTimeout), tenant.streaming(who) if wait else contextlib.nullcontext():
             async with tenant.kept(sandbox_id):
-                result = await command.wait(wait)
+                result = await heard(request, command.wait(wait))
             return Json({"id": command.id, "pid": command.pid, "status": "ended", "result": result.to_dict()})
         return Json({"id": command.id, "pid": command.pid, "status": "running", "result": None})
     finally:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from ramet.client._async import sandbox as sandboxes
 from ramet.client._async.sandbox import AsyncSandbox
@@ -25,7 +25,7 @@ from ramet.server.routes.asked import (
     memory_of,
     names_of,
 )
-from ramet.server.routes.common import ERRORS, Asker, How, Json, Key, Who, text_of
+from ramet.server.routes.common import ERRORS, Asker, How, Json, Key, Who, heard, text_of
 from ramet.server.settings import Settings
 from ramet.server.tenants import (
     KEY,
@@ -283,14 +283,14 @@ async def _fork(
 
 
 @router.post("/sandboxes/{sandbox_id}/exec", response_model=schemas.ExecResult)
-async def execute(sandbox_id: str, body: schemas.ExecRequest, tenant: Asker) -> Response:
-    """Run a command to its end. When its time is up every process of it is killed, and that is told."""
+async def execute(sandbox_id: str, body: schemas.ExecRequest, tenant: Asker, request: Request) -> Response:
+    """Run a command to its end. When its time is up, or the client goes, every process of it is killed."""
     if not body.args:
         raise InvalidRequest.of("args", "is empty", code="empty_command")
     commands = await tenant.commands(sandbox_id)
     # 0 is no time at all for forkd too; a millisecond is the least that core counts.
     async with tenant.kept(sandbox_id):
-        result = await commands.run(
+        running = commands.run(
             body.args,
             timeout=max(body.timeout_secs, 0.001),
             env=body.env,
@@ -298,6 +298,7 @@ async def execute(sandbox_id: str, body: schemas.ExecRequest, tenant: Asker) -> 
             user=body.user,
             stdin=body.stdin,
         )
+        result = await heard(request, running)
     return Json({**result.to_dict(), "timed_out": result.timed_out})
 
 
@@ -382,11 +383,11 @@ async def metrics(sandbox_id: str, tenant: Asker) -> Response:
 
 
 @router.post("/run", response_model=schemas.ExecResult)
-async def run(body: schemas.RunRequest, tenant: Asker, who: Who, how: How) -> Response:
-    """Run one command in a sandbox that is made for it and gone after it."""
+async def run(body: schemas.RunRequest, tenant: Asker, who: Who, how: How, request: Request) -> Response:
+    """Run one command in a sandbox that is made for it and gone after it, or when the client goes."""
     check_room(tenant)
     async with tenant.making(who, 1):
-        result = await tenant.client.run(
+        running = tenant.client.run(
             body.command,
             timeout=body.timeout,
             stdin=body.stdin,
@@ -395,4 +396,5 @@ async def run(body: schemas.RunRequest, tenant: Asker, who: Who, how: How) -> Re
             root=checked_root(body.root, who, how),
             limits=body.limits,
         )
+        result = await heard(request, running)
     return Json({**result.to_dict(), "timed_out": result.timed_out})

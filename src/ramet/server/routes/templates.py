@@ -16,7 +16,7 @@ from ramet.server import schemas, shown
 from ramet.server.faults import Refused
 from ramet.server.public import read_only, tag_of
 from ramet.server.routes.asked import check_heeded
-from ramet.server.routes.common import ERRORS, Admin, Asker, Json, Who
+from ramet.server.routes.common import ERRORS, Admin, Asker, Json, Who, heard
 from ramet.server.tenants import Tenant, Tenants
 
 router = APIRouter(prefix="/v1/templates", responses=ERRORS, tags=["templates"])
@@ -46,7 +46,9 @@ async def list_templates(tenant: Asker) -> Response:
 
 
 @router.post("", status_code=201)
-async def build_template(body: schemas.TemplateRequest, tenant: Asker, who: Who) -> Response:
+async def build_template(
+    body: schemas.TemplateRequest, tenant: Asker, who: Who, request: Request
+) -> Response:
     """Build one, or find it built of the same inputs; answer when it is there."""
     check_heeded(body)
     await tenant.check_free(body.name, "name")
@@ -57,7 +59,7 @@ async def build_template(body: schemas.TemplateRequest, tenant: Asker, who: Who)
             403, "forbidden", "packages are fetched by the host: this needs the scope admin", field="pip"
         )
     async with tenant.making(who, 1):
-        built = await all_templates.build(
+        building = all_templates.build(
             body.name,
             None if body.from_ is None else await tenant.source(check_name(body.from_, "from_")),
             pip=body.pip,
@@ -68,6 +70,7 @@ async def build_template(body: schemas.TemplateRequest, tenant: Asker, who: Who)
             warm_children=body.warm_children,
             client=tenant.client,
         )
+        built = await heard(request, building)
     return Json(_told(built), 201)
 
 
