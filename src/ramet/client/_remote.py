@@ -55,6 +55,8 @@ class Remote:
         self._ssl = _trusting(ca) if secured else None
         if ca is not None and self._ssl is None:
             raise InvalidRequest.of("ca", "is for https, or for a unix socket whose server has a certificate")
+        self.clients: dict[type, Any] = {}
+        """The client of each kind that calls share which name none."""
         self._start()
         _all.add(self)
 
