@@ -35,6 +35,7 @@ REFUSED = {
     "lane": "plans for core name the host",
     "sandbox.lane": "plans for core name the host",
     "shutdown": "the daemon is the server's",
+    "hand_over": "the daemon is the server's",
     "snapshot.import": "stores are directories of the host",
 }
 """Operations that a server has for nobody, and why."""
