@@ -102,9 +102,7 @@ class Remote:
     def _connect(self) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_run, args=(self._loop,), name="ramet-remote", daemon=True
-            )
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="ramet-remote", daemon=True)
             self._thread.start()
         future = asyncio.run_coroutine_threadsafe(self._open(), self._loop)
         try:

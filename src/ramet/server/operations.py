@@ -207,5 +207,3 @@ def _elsewhere(field: str) -> RametError:
         field, "names a directory of the machine that runs the sandbox, which is another one",
         code="not_remote", hint="workspace= and files.upload() bring files along",
     )  # fmt: skip
-
-
