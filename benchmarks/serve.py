@@ -1,8 +1,8 @@
 """The server beside the local transport: `python -m benchmarks.serve [--quick]`.
 
-Four figures: a create and the first answer over HTTP on loopback, beside the same locally; 200 sandboxes in
-one call, each answering; a list of them; 500 streams at once, all of which hear an end that is caused when
-all are open. It starts a server of its own on directories of its own, and ends both.
+Four figures: a create and the first answer over HTTP on loopback, and by `ramet.connect`, beside the same
+locally; 200 sandboxes in one call, each answering; a list of them; 500 streams at once, all of which hear an
+end that is caused when all are open. It starts a server of its own on directories of its own, and ends both.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ def milliseconds(call: object, times: int) -> list[float]:
 
 
 def first_answers(api: httpx.Client, times: int) -> None:
-    """Create and first eval, three ways in turn."""
+    """Create and first eval, four ways in turn."""
+    connected = ramet.connect(str(api.base_url), select=False)
 
-    def local(*, detach: bool) -> None:
-        with ramet.Sandbox("python", detach=detach) as sandbox:
+    def local(*, detach: bool, client: ramet.Client | None = None) -> None:
+        with ramet.Sandbox("python", detach=detach, client=client) as sandbox:
             assert sandbox.run_code("6 * 7").text == "42"
             if detach:
                 sandbox.kill()
@@ -67,17 +68,19 @@ def first_answers(api: httpx.Client, times: int) -> None:
         ended.append(made)
 
     ended: list[str] = []
-    rows: dict[str, list[float]] = {"local": [], "local, detached": [], "http": []}
+    rows: dict[str, list[float]] = {"local": [], "local, detached": [], "connect": [], "http": []}
     for warm in (True, False):
         for _ in range(3 if warm else times):
             one = {
                 "local": milliseconds(lambda: local(detach=False), 1),
                 "local, detached": milliseconds(lambda: local(detach=True), 1),
+                "connect": milliseconds(lambda: local(detach=False, client=connected), 1),
                 "http": milliseconds(remote, 1),
             }
             api.delete(f"/v1/sandboxes/{ended.pop()}")
             for name, values in one.items():
                 rows[name] += [] if warm else values
+    connected.close()
     for name, values in rows.items():
         print(f"create, eval: {name:16} p50 {statistics.median(values):7.2f} ms, lowest {min(values):.2f}")
 

@@ -35,6 +35,7 @@ last 65536 bytes, and takes `{"input": BASE64}`, `{"resize": [ROWS, COLUMNS]}`, 
 `{"kill": true}`.
 `GET /v1/sandboxes/{sandbox_id}/ports/{port}` (web socket) is a connection to that port: its bytes as binary
 messages.
+`GET /v1/tunnel` (web socket) is what `ramet.connect` asks: [tunnels](../internals/tunnel.md).
 
 ## Codes of the server
 
@@ -61,7 +62,8 @@ messages.
 | `unsupported` | 400, 409 | what needs the caller's machine, or more tenants; Forkbox's network |
 | `read_only` | 403 | the template is public |
 | `unenforced` | | at the start: no cgroup bounds memory and processors for other machines |
-| `server_unreachable` | | of `ramet drain`: nothing answers there, or no server of Ramet |
+| `not_remote` | 400 | through a tunnel: it names what is the server's own |
+| `server_unreachable` | | of `ramet drain`, `ramet.connect`: nothing answers there, or no server of Ramet |
 | `extra_missing` | | at the start: `pip install 'ramet[server]'` |
 """
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import ramet
 from ramet.cli.main import invoke
 from ramet.server.settings import Settings
 from server._server import (
@@ -275,6 +276,12 @@ def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path)
             refusal(api.get("/version"), 401)
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{server.url}/healthz")
+        place = f"https://127.0.0.1:{server.port}"
+        with ramet.connect(place, ALICE, ca=str(tmp_path / "cert"), select=False) as client:
+            assert client.ping().pid > 0
+        with ramet.connect(place, ALICE, select=False) as client, pytest.raises(ramet.DaemonLost) as foreign:
+            client.ping()
+        assert foreign.value.code == "server_unverified"
         assert os.stat(path).st_mode & 0o777 == 0o600
     assert not os.path.lexists(path)
 

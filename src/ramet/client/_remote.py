@@ -51,9 +51,12 @@ class Remote:
         if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
             raise InvalidRequest.of("token", _UNPRINTABLE)
         self._token = token
-        self._ssl = _trusting(ca) if self._place.scheme == "https" else None
+        secured = self._place.scheme == "https" or (self._place.scheme == "unix" and ca is not None)
+        self._ssl = _trusting(ca) if secured else None
         if ca is not None and self._ssl is None:
-            raise InvalidRequest.of("ca", "is for https")
+            raise InvalidRequest.of("ca", "is for https, or for a unix socket whose server has a certificate")
+        self.clients: dict[type, Any] = {}
+        """The client of each kind that calls share which name none."""
         self._start()
         _all.add(self)
 
@@ -99,9 +102,7 @@ class Remote:
     def _connect(self) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_run, args=(self._loop,), name="ramet-remote", daemon=True
-            )
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="ramet-remote", daemon=True)
             self._thread.start()
         future = asyncio.run_coroutine_threadsafe(self._open(), self._loop)
         try:
@@ -130,7 +131,10 @@ class Remote:
             async with asyncio.timeout(CONNECT_S):
                 made: tuple[Any, WebSocket]
                 if unix:
-                    made = await loop.create_unix_connection(make, unquote(path))
+                    name = "localhost" if self._ssl else None
+                    made = await loop.create_unix_connection(
+                        make, unquote(path), ssl=self._ssl, server_hostname=name
+                    )
                 else:
                     port = self._place.port or (443 if self._ssl else 80)
                     made = await loop.create_connection(make, self._place.hostname, port, ssl=self._ssl)

@@ -26,6 +26,7 @@ SCOPES = {
     "sandbox.commands": "read",
     "run": "run", "sandbox.create": "run", "sandbox.fork": "run", "sandbox.snapshot": "run",
     "sandbox.kill": "run", "sandbox.attach": "run", "sandbox.begin": "run", "sandbox.rollback": "run",
+    "sandbox.promote": "run",
     "snapshot.compact": "run", "snapshot.remove": "run", "template.build": "run",
     "server.load": "read",
     "doctor": "admin", "status": "admin",
@@ -35,6 +36,7 @@ REFUSED = {
     "lane": "plans for core name the host",
     "sandbox.lane": "plans for core name the host",
     "shutdown": "the daemon is the server's",
+    "hand_over": "the daemon is the server's",
     "snapshot.import": "stores are directories of the host",
 }
 """Operations that a server has for nobody, and why."""
@@ -97,7 +99,7 @@ class Gate:
             self._create(args)
         elif operation == "sandbox.fork":
             await self._fork(args)
-        elif operation in {"sandbox.attach", "sandbox.rollback"}:
+        elif operation in {"sandbox.attach", "sandbox.rollback", "sandbox.promote"}:
             self._give_way(args.get("sandbox"))
         elif operation == "template.build":
             return await self._build(args)
@@ -167,7 +169,11 @@ class Gate:
     def heard(self, operation: str, answer: dict[str, Any]) -> None:
         """What the daemon answered is about to be told."""
         told = answer.get("ok")
-        if operation == "sandbox.kill" and isinstance(told, dict) and isinstance(told.get("id"), str):
+        if (
+            operation in {"sandbox.kill", "sandbox.promote"}
+            and isinstance(told, dict)
+            and isinstance(told.get("id"), str)
+        ):
             self.tenant.forget(told["id"])
         for one in told.get("sandboxes", ()) if isinstance(told, dict) else ():
             _without_own(one)
@@ -206,5 +212,3 @@ def _elsewhere(field: str) -> RametError:
         field, "names a directory of the machine that runs the sandbox, which is another one",
         code="not_remote", hint="workspace= and files.upload() bring files along",
     )  # fmt: skip
-
-

@@ -165,6 +165,8 @@ class Daemon(Messages):
             if answer is not None:
                 self._answer(answer)
                 return
+            if self.closed:
+                return
             if self.descriptor < 0:
                 self.attach(await self._connected())
             assert self.sock is not None  # noqa: S101  it was just attached

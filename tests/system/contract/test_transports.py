@@ -46,7 +46,7 @@ def test_arguments_are_refused_by_the_same_words(client: Client):
         "command": lambda: client.run(""),
         "limits.memry": lambda: client.run("true", limits={"memry": "64M"}),
         "sandbox": lambda: ramet.Sandbox.connect("nobody-has-it", client=client),
-        "snapshot": lambda: ramet.Sandbox("pyton", client=client),
+        "snapshot": lambda: ramet.Sandbox("pythom", client=client),
     }
     for field, call in refused.items():
         with pytest.raises(ramet.InvalidRequest) as error:

@@ -23,9 +23,11 @@ _JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
 def start(as_json: bool = _JSON) -> int:
     """Start the daemon, if it is not running yet."""
-    from ramet.client import ping
+    from ramet.client import Client
 
-    pong = ping()
+    # RAMET_URL is not heeded here: a server's daemons are its own.
+    with Client() as client:
+        pong = client.ping()
     _tell(
         {"running": True, **pong.to_wire()},
         f"the daemon runs: version {pong.version}, pid {pong.pid}",
@@ -36,10 +38,11 @@ def start(as_json: bool = _JSON) -> int:
 
 def stop(as_json: bool = _JSON) -> int:
     """End the daemon, and with it every sandbox; return when all of it is gone."""
-    from ramet.client import shutdown
+    from ramet.client import Client
 
     try:
-        pong = shutdown()
+        with Client(start=False) as client:
+            pong = client.shutdown()
     except DaemonLost as error:
         if error.code != "daemon_absent":
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import IO, TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from ramet.client._async.client import AsyncClient
 from ramet.client._chosen import chosen
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from ramet.client._remote import Remote
 
 shared = AsyncClient()
-_of_servers: WeakKeyDictionary[Remote, AsyncClient] = WeakKeyDictionary()
 
 
 def current() -> AsyncClient:
@@ -30,9 +28,9 @@ def current() -> AsyncClient:
 
 def of_server(remote: Remote) -> AsyncClient:
     """The client of a server that this process has chosen."""
-    found = _of_servers.get(remote)
+    found: AsyncClient | None = remote.clients.get(AsyncClient)
     if found is None:
-        found = _of_servers[remote] = AsyncClient(remote=remote)
+        found = remote.clients[AsyncClient] = AsyncClient(remote=remote)
     return found
 
 

@@ -78,7 +78,7 @@ class AsyncSpread(AsyncClient):
     async def _at_home(self, key: str, ask: Task[AsyncClient, T]) -> T:
         known = self._homes.get(key)
         unknown: RametError | None = None
-        for member in (self.members if known is None else (known, *self.members)):
+        for member in self.members if known is None else (known, *self.members):
             try:
                 answer = await ask(member)
             except InvalidRequest as error:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import IO, TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from ramet.client._chosen import chosen
 from ramet.client._sync.client import Client
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from ramet.client._remote import Remote
 
 shared = Client()
-_of_servers: WeakKeyDictionary[Remote, Client] = WeakKeyDictionary()
 
 
 def current() -> Client:
@@ -31,9 +29,9 @@ def current() -> Client:
 
 def of_server(remote: Remote) -> Client:
     """The client of a server that this process has chosen."""
-    found = _of_servers.get(remote)
+    found: Client | None = remote.clients.get(Client)
     if found is None:
-        found = _of_servers[remote] = Client(remote=remote)
+        found = remote.clients[Client] = Client(remote=remote)
     return found
 
 

@@ -91,7 +91,7 @@ class Commands:
 
     def beside(self) -> dict[str, Any]:
         """What makes another client of the place where it is."""
-        return self._client.beside()
+        return self._client.home_of(self._sandbox).beside()
 
     # --- what users call ----------------------------------------------------------------------------------
 
