@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import os
 import secrets
 import select
 import socket
@@ -22,7 +23,9 @@ from typing import TYPE_CHECKING
 
 from ramet._descriptors import close_all
 from ramet.client._held import Held
+from ramet.client._kernel import forked
 from ramet.errors import RametError
+from ramet.kernels import get, names
 from ramet.models.limits import without_memory
 from ramet.models.sandboxes import ForkLaneInfo, ForkLaneRequest, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from ramet.client._lanes import Lane
+    from ramet.kernels import Kernel
     from ramet.models.sandboxes import Child, ForkRequest
 
 WINDOW = 64
@@ -202,7 +206,7 @@ class Taking:
 class _Asked:
     """A child that core was asked for."""
 
-    __slots__ = ("channel", "created", "number", "session")
+    __slots__ = ("channel", "created", "number", "session", "told")
 
     def __init__(self, number: int, session: socket.socket, channel: Channel | None, created: float) -> None:
         self.number = number
@@ -210,6 +214,7 @@ class _Asked:
         self.channel = channel
         """None: one that was forked ahead brings its own."""
         self.created = created
+        self.told = False
 
     def close(self) -> None:
         self.session.close()
@@ -226,9 +231,19 @@ class Forking:
     """
 
     def __init__(
-        self, lane: Lane, known: KnownFork, request: ForkRequest, channel: Channel | None = None
+        self,
+        lane: Lane,
+        known: KnownFork,
+        request: ForkRequest,
+        channel: Channel | None = None,
+        *,
+        plain: bool,
     ) -> None:
-        """The lane stays the caller's, who needs it until `step` has returned True. Takes `channel`."""
+        """The lane stays the caller's, who needs it until `step` has returned True. Takes `channel`.
+
+        `plain`: the children have neither seed nor variables of their own, nor what ran in their parent, so
+        that their kernels can be told of their lives while core makes them.
+        """
         self.held: dict[int, Held] = {}
         self.errors: dict[int, RametError] = {}
         self.refused: list[int] = []
@@ -238,6 +253,8 @@ class Forking:
         self._lane = lane
         self._known = known
         self._channel = channel
+        kernel = known.info.kernel
+        self._tells = get(kernel.name) if plain and kernel is not None and kernel.name in names() else None
         self._children = request.children
         self._to_claim = known.ahead
         self._todo = deque(range(len(request.children)))
@@ -297,10 +314,13 @@ class Forking:
                 else:
                     channel, self._channel = self._channel, None
                     asked.channel = channel = channel or Channel(kernel=self._known.info.kernel)
-                    payload = self._known.plan(child, secrets.randbits(48) or 1, created)
+                    sandbox = secrets.randbits(48) or 1
+                    payload = self._known.plan(child, sandbox, created)
                     fds = [*channel.theirs, theirs.fileno()]
                     frames.send(self._lane.sock, p.CREATE, number + 1, payload, fds)
                     close_all(channel.take_theirs())
+                    if self._tells is not None:
+                        asked.told = self._tell(self._tells, channel, f"{sandbox:012x}")
             session.setblocking(False)  # noqa: FBT003
             if self._poller is not None:
                 self._poller.register(session, select.EPOLLIN)
@@ -321,6 +341,15 @@ class Forking:
             asked.close()
             raise
         return True
+
+    def _tell(self, kernel: Kernel, channel: Channel, sandbox: str) -> bool:
+        """Whether the kernel will find in its channel, before all else, that it is a child."""
+        message = forked(self._known.info.epoch, sandbox, hostname_of(None, sandbox))
+        sent = kernel.fresh(message)
+        if kernel.channel == "lines":
+            sent = [b"".join(sent)]
+        # As one write into an empty socket: what is half said could not be said again.
+        return len(sent) == 1 and os.write(channel.ours[3], sent[0]) == len(sent[0])
 
     def _hear(self, asked: _Asked) -> None:
         try:
@@ -369,7 +398,7 @@ class Forking:
         ready = asked.channel is None
         held = Held(info, channel.take_ours(), CoreLine, session=asked.session, ready=ready)
         held.known = self._known
-        held.told = asked.channel is None and self._known.told
+        held.told = asked.told or (asked.channel is None and self._known.told)
         self.held[asked.number] = held
 
 

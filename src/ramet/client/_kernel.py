@@ -38,6 +38,20 @@ RESULTS_MAX = 1000
 REASONS = frozenset({"ok", "error", "interrupted", "exit"})
 
 
+def forked(
+    epoch: int, sandbox: str, hostname: str, seed: int | None = None, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What a kernel is told that is a child now."""
+    return {
+        "op": "forked",
+        "epoch": epoch,
+        "sandbox": sandbox,
+        "hostname": hostname,
+        "seed": seed,
+        "env": dict(env or {}),
+    }
+
+
 class Conversation:
     """Messages to and from one kernel over a socket that never blocks."""
 

@@ -333,10 +333,10 @@ class AsyncClient:
             self._lanes = Lanes()
         return self._lanes
 
-    async def fork_past_daemon(self, request: ForkRequest, patience: float) -> Forking | None:
+    async def fork_past_daemon(self, request: ForkRequest, patience: float, *, plain: bool) -> Forking | None:
         """What core made of `request`, asked over a lane; None when it is for the daemon.
 
-        What it holds is the caller's.
+        What it holds is the caller's. `plain`: as for `Forking`.
         """
         from ramet.client._forks import Forking, goes_past_daemon, key_of, question
 
@@ -353,7 +353,7 @@ class AsyncClient:
                 return None
             known, lane = opened
             lanes.learn_fork(key, known)
-        forking = Forking(lane, known, request)
+        forking = Forking(lane, known, request, plain=plain)
         try:
             await self._until_forked(forking, time.monotonic() + patience)
         finally:
@@ -380,7 +380,7 @@ class AsyncClient:
                 close_all(one.fds)
 
     async def fork_live_past_daemon(
-        self, request: ForkRequest, source: Held, patience: float
+        self, request: ForkRequest, source: Held, patience: float, *, plain: bool
     ) -> Forking | None:
         """As `fork_past_daemon`, of `source` as it runs.
 
@@ -415,7 +415,7 @@ class AsyncClient:
             found = await self._until_taken(taking, deadline)
             if found is None:
                 return None
-            forking = Forking(lane, known.of_live(source.info, found), request, channel)
+            forking = Forking(lane, known.of_live(source.info, found), request, channel, plain=plain)
             await self._until_forked(forking, deadline)
         return forking
 

@@ -240,7 +240,7 @@ class AsyncSandbox(Opening):
         if isinstance(self._request, CreateRequest):
             held = await _create(client, self._request)
         else:
-            found = await _make_forks(client, self._request)
+            found = await _make_forks(client, self._request, plain=self._forked.plain)
             if found.errors:
                 raise next(iter(found.errors.values()))
             held = found.held[0]
@@ -277,9 +277,9 @@ class AsyncSandbox(Opening):
         code = self._here.code
         self._env = dict(forked.env)
         if code is not None:
-            if forked.seed is not None or forked.env or not self._here.held.told:
+            if not (forked.plain and self._here.held.told):
                 code.forked(running, seed=forked.seed, env=forked.env)
-        elif forked.seed is not None or forked.env:
+        elif not forked.plain:
             self.let_go()
             field = "env" if forked.env else "seed"
             raise InvalidRequest.of(field, "is for sandboxes with a kernel: no other process would heed it")
@@ -993,19 +993,24 @@ async def _create(client: AsyncClient, request: CreateRequest) -> Held:
 
 
 async def _fork(
-    client: AsyncClient, request: ForkRequest, source: Held | None = None, *, fresh: bool = False
+    client: AsyncClient,
+    request: ForkRequest,
+    source: Held | None = None,
+    *,
+    plain: bool,
+    fresh: bool = False,
 ) -> _Found:
     """Children, by core where it can be asked, and what is left of them by the daemon.
 
-    `fresh`: a server is to build its template anew before.
+    `plain`: as for `Forking`. `fresh`: a server is to build its template anew before.
     """
     found = _Found()
     numbers = list(range(len(request.children)))
     try:
         if source is not None:
-            forking = await client.fork_live_past_daemon(request, source, FORK_PATIENCE_S)
+            forking = await client.fork_live_past_daemon(request, source, FORK_PATIENCE_S, plain=plain)
         else:
-            forking = await client.fork_past_daemon(request, FORK_PATIENCE_S)
+            forking = await client.fork_past_daemon(request, FORK_PATIENCE_S, plain=plain)
         if forking is not None:
             numbers = found.take_forked(forking)
         if numbers:
@@ -1033,7 +1038,8 @@ async def _forked(
     source: Held | None = None,
 ) -> AsyncSandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    client, found = await _forked_somewhere(client, request, source)
+    plain = running is None and all(one.plain for one in lives)
+    client, found = await _forked_somewhere(client, request, source, plain=plain)
     children = AsyncSandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -1049,24 +1055,26 @@ async def _forked(
 
 
 async def _forked_somewhere(
-    client: AsyncClient, request: ForkRequest, source: Held | None
+    client: AsyncClient, request: ForkRequest, source: Held | None, *, plain: bool
 ) -> tuple[AsyncClient, _Found]:
     """Children, and the client of the place where they are: their parent's, or any with room."""
 
     async def make(one: AsyncClient) -> tuple[AsyncClient, _Found]:
-        return one, await _make_forks(one, request, source)
+        return one, await _make_forks(one, request, source, plain=plain)
 
     if request.snapshot is not None:
         return await client.somewhere(make)
-    found = await _make_forks(client, request, source)
+    found = await _make_forks(client, request, source, plain=plain)
     return client.home_of(request.sandbox or ""), found
 
 
-async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | None = None) -> _Found:
+async def _make_forks(
+    client: AsyncClient, request: ForkRequest, source: Held | None = None, *, plain: bool
+) -> _Found:
     """As `_fork`; a built-in template is built if need be, and anew when the host has changed under it."""
     if request.snapshot not in BUILT_IN:
         try:
-            return await _fork(client, request, source)
+            return await _fork(client, request, source, plain=plain)
         except InvalidRequest as error:
             if error.code == "unknown_snapshot" and not error.hint:
                 error.hint = near(request.snapshot or "", BUILT_IN)
@@ -1077,7 +1085,7 @@ async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | 
     try:
         # A server knows its own.
         kept = name if client.remote is not None else await ensure(name, client)
-        return await _fork(client, _of_snapshot(request, kept))
+        return await _fork(client, _of_snapshot(request, kept), plain=plain)
     except RametError as error:
         if (
             not isinstance(error, SnapshotError)
@@ -1086,9 +1094,9 @@ async def _make_forks(client: AsyncClient, request: ForkRequest, source: Held | 
         ):
             raise
         if client.remote is not None:
-            return await _fork(client, request, fresh=True)
+            return await _fork(client, request, plain=plain, fresh=True)
         kept = await ensure(name, client, fresh=True)
-        return await _fork(client, _of_snapshot(request, kept))
+        return await _fork(client, _of_snapshot(request, kept), plain=plain)
 
 
 def _of_snapshot(request: ForkRequest, name: str) -> ForkRequest:

@@ -334,10 +334,10 @@ class Client:
             self._lanes = Lanes()
         return self._lanes
 
-    def fork_past_daemon(self, request: ForkRequest, patience: float) -> Forking | None:
+    def fork_past_daemon(self, request: ForkRequest, patience: float, *, plain: bool) -> Forking | None:
         """What core made of `request`, asked over a lane; None when it is for the daemon.
 
-        What it holds is the caller's.
+        What it holds is the caller's. `plain`: as for `Forking`.
         """
         from ramet.client._forks import Forking, goes_past_daemon, key_of, question
 
@@ -354,7 +354,7 @@ class Client:
                 return None
             known, lane = opened
             lanes.learn_fork(key, known)
-        forking = Forking(lane, known, request)
+        forking = Forking(lane, known, request, plain=plain)
         try:
             self._until_forked(forking, time.monotonic() + patience)
         finally:
@@ -380,7 +380,9 @@ class Client:
             for one in made:
                 close_all(one.fds)
 
-    def fork_live_past_daemon(self, request: ForkRequest, source: Held, patience: float) -> Forking | None:
+    def fork_live_past_daemon(
+        self, request: ForkRequest, source: Held, patience: float, *, plain: bool
+    ) -> Forking | None:
         """As `fork_past_daemon`, of `source` as it runs.
 
         One that the daemon made is known from its second fork on.
@@ -414,7 +416,7 @@ class Client:
             found = self._until_taken(taking, deadline)
             if found is None:
                 return None
-            forking = Forking(lane, known.of_live(source.info, found), request, channel)
+            forking = Forking(lane, known.of_live(source.info, found), request, channel, plain=plain)
             self._until_forked(forking, deadline)
         return forking
 

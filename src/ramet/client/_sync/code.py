@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ramet.client._backends._sync import deliver, poll, ready
 from ramet.client._held import Held, ended_error
-from ramet.client._kernel import Cell, Conversation
+from ramet.client._kernel import Cell, Conversation, forked
 from ramet.client._sync.streams import deadline_of, remaining
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, SandboxEnded, WaitTimeout
 from ramet.kernels import Kernel, get, names, register
@@ -40,6 +40,11 @@ class Forked:
 
     seed: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is told nothing but that it is a child."""
+        return self.seed is None and not self.env
 
     @classmethod
     def of_each(cls, n: int, seed: Any, env: Any) -> list[Self]:
@@ -122,15 +127,7 @@ class Code:
         self.inherited = running
         if running is not None:
             self._old = self._new_cell(running, (None, None))
-        message = {
-            "op": "forked",
-            "epoch": info.epoch,
-            "sandbox": info.id,
-            "hostname": info.hostname,
-            "seed": seed,
-            "env": dict(env or {}),
-        }
-        self._talk.tell_forked(message)
+        self._talk.tell_forked(forked(info.epoch, info.id, info.hostname, seed, env))
         if running is not None:
             # What runs looks at its channel when it is told to, which it was before there was anything.
             self._held.ask_signal(signal.SIGURG)

@@ -241,7 +241,7 @@ class Sandbox(Opening):
         if isinstance(self._request, CreateRequest):
             held = _create(client, self._request)
         else:
-            found = _make_forks(client, self._request)
+            found = _make_forks(client, self._request, plain=self._forked.plain)
             if found.errors:
                 raise next(iter(found.errors.values()))
             held = found.held[0]
@@ -276,9 +276,9 @@ class Sandbox(Opening):
         code = self._here.code
         self._env = dict(forked.env)
         if code is not None:
-            if forked.seed is not None or forked.env or not self._here.held.told:
+            if not (forked.plain and self._here.held.told):
                 code.forked(running, seed=forked.seed, env=forked.env)
-        elif forked.seed is not None or forked.env:
+        elif not forked.plain:
             self.let_go()
             field = "env" if forked.env else "seed"
             raise InvalidRequest.of(field, "is for sandboxes with a kernel: no other process would heed it")
@@ -985,18 +985,25 @@ def _create(client: Client, request: CreateRequest) -> Held:
     return found.held[0]
 
 
-def _fork(client: Client, request: ForkRequest, source: Held | None = None, *, fresh: bool = False) -> _Found:
+def _fork(
+    client: Client,
+    request: ForkRequest,
+    source: Held | None = None,
+    *,
+    plain: bool,
+    fresh: bool = False,
+) -> _Found:
     """Children, by core where it can be asked, and what is left of them by the daemon.
 
-    `fresh`: a server is to build its template anew before.
+    `plain`: as for `Forking`. `fresh`: a server is to build its template anew before.
     """
     found = _Found()
     numbers = list(range(len(request.children)))
     try:
         if source is not None:
-            forking = client.fork_live_past_daemon(request, source, FORK_PATIENCE_S)
+            forking = client.fork_live_past_daemon(request, source, FORK_PATIENCE_S, plain=plain)
         else:
-            forking = client.fork_past_daemon(request, FORK_PATIENCE_S)
+            forking = client.fork_past_daemon(request, FORK_PATIENCE_S, plain=plain)
         if forking is not None:
             numbers = found.take_forked(forking)
         if numbers:
@@ -1024,7 +1031,8 @@ def _forked(
     source: Held | None = None,
 ) -> SandboxList:
     """The children of `request`, each told that it is one. `running` is what the source ran meanwhile."""
-    client, found = _forked_somewhere(client, request, source)
+    plain = running is None and all(one.plain for one in lives)
+    client, found = _forked_somewhere(client, request, source, plain=plain)
     children = SandboxList()
     try:
         for number, held in zip(found.numbers, found.held, strict=True):
@@ -1039,23 +1047,25 @@ def _forked(
     return children
 
 
-def _forked_somewhere(client: Client, request: ForkRequest, source: Held | None) -> tuple[Client, _Found]:
+def _forked_somewhere(
+    client: Client, request: ForkRequest, source: Held | None, *, plain: bool
+) -> tuple[Client, _Found]:
     """Children, and the client of the place where they are: their parent's, or any with room."""
 
     def make(one: Client) -> tuple[Client, _Found]:
-        return one, _make_forks(one, request, source)
+        return one, _make_forks(one, request, source, plain=plain)
 
     if request.snapshot is not None:
         return client.somewhere(make)
-    found = _make_forks(client, request, source)
+    found = _make_forks(client, request, source, plain=plain)
     return client.home_of(request.sandbox or ""), found
 
 
-def _make_forks(client: Client, request: ForkRequest, source: Held | None = None) -> _Found:
+def _make_forks(client: Client, request: ForkRequest, source: Held | None = None, *, plain: bool) -> _Found:
     """As `_fork`; a built-in template is built if need be, and anew when the host has changed under it."""
     if request.snapshot not in BUILT_IN:
         try:
-            return _fork(client, request, source)
+            return _fork(client, request, source, plain=plain)
         except InvalidRequest as error:
             if error.code == "unknown_snapshot" and not error.hint:
                 error.hint = near(request.snapshot or "", BUILT_IN)
@@ -1066,7 +1076,7 @@ def _make_forks(client: Client, request: ForkRequest, source: Held | None = None
     try:
         # A server knows its own.
         kept = name if client.remote is not None else ensure(name, client)
-        return _fork(client, _of_snapshot(request, kept))
+        return _fork(client, _of_snapshot(request, kept), plain=plain)
     except RametError as error:
         if (
             not isinstance(error, SnapshotError)
@@ -1075,9 +1085,9 @@ def _make_forks(client: Client, request: ForkRequest, source: Held | None = None
         ):
             raise
         if client.remote is not None:
-            return _fork(client, request, fresh=True)
+            return _fork(client, request, plain=plain, fresh=True)
         kept = ensure(name, client, fresh=True)
-        return _fork(client, _of_snapshot(request, kept))
+        return _fork(client, _of_snapshot(request, kept), plain=plain)
 
 
 def _of_snapshot(request: ForkRequest, name: str) -> ForkRequest:
