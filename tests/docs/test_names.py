@@ -117,7 +117,12 @@ def test_each_defence_has_its_place_and_a_test():
 
 
 def test_each_variable_of_the_environment_that_ramet_reads_is_in_the_guide():
-    pages = ("docs/guides/run.md", "docs/reference/cli.md", "docs/reference/kernels.md")
+    pages = (
+        "docs/guides/run.md",
+        "docs/guides/remote.md",
+        "docs/reference/cli.md",
+        "docs/reference/kernels.md",
+    )
     told = "".join((ROOT / page).read_text() for page in pages)
     read = set(re.findall(r'"(RAMET_[A-Z_]+)"', PYTHON)) - {"RAMET_TEST_FAULTS"}
     assert [name for name in sorted(read) if name not in told] == []
