@@ -92,13 +92,14 @@ def ledger(request: pytest.FixtureRequest, runtime_directory: Path) -> Iterator[
 
 
 def warm_up() -> None:
-    """Have the daemon running, its pool full and its store open, so that they belong to the state before."""
+    """Have the daemon running, its pool full, its store and lineage open: they belong to the state before."""
     import ramet
+    from ramet.client import sandboxes
 
     for _ in range(2):  # the second opens a lane
         ramet.run("true")
     with ramet.Sandbox(command=["cat"]):  # the daemon opens its store with the first
-        pass
+        sandboxes.lineage()
 
 
 def cool_down() -> None:

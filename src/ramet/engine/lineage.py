@@ -126,6 +126,7 @@ class Ancestry:
         """The daemon ends: write what is left."""
         if self._pending or self._due is not None:
             await self.write()
+        await asyncio.to_thread(self._base.close)
 
     def _note(self, change: Change) -> None:
         if len(self._pending) < PENDING_MAX:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,7 +101,7 @@ Change = Born | Ended | Kept | Removed
 
 
 class Lineage:
-    """The database. Every method blocks on the disk: call them in a thread, one at a time."""
+    """The database. Every method blocks on the disk: call them in a thread."""
 
     def __init__(self, directory: str, place: str) -> None:
         """`directory` is the store's, `place` names the daemon whose sandboxes are told of."""
@@ -110,6 +111,9 @@ class Lineage:
         self._began = time.time()
         self._known: int | None = None
         """Which database it was that was compared last."""
+        self._turn = threading.Lock()
+        self._base: sqlite3.Connection | None = None
+        self._looks: tuple[int, ...] | None = None
 
     def write(
         self, changes: Iterable[Change], living: Iterable[Born], saved: Callable[[], Iterable[SnapshotInfo]]
@@ -258,42 +262,68 @@ class Lineage:
             " (SELECT snapshot FROM sandboxes WHERE snapshot IS NOT NULL)"
         )
 
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._turn:
+            self._let_go()
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """The database in one transaction, made if need be. Raises sqlite3.Error, OSError, SnapshotError."""
+        with self._turn:
+            try:
+                base = self._connection()
+                base.execute("BEGIN IMMEDIATE")
+                self._prepare(base)
+                yield base
+                base.execute("COMMIT")
+            except BaseException:
+                self._let_go()
+                raise
+
+    def _connection(self) -> sqlite3.Connection:
+        """The one that is kept: to close the last one copies all that was written, and awaits the disk."""
         import sqlite3
 
-        for name in (os.path.dirname(self._directory) or ".", self._directory):
-            os.makedirs(name, 0o700, exist_ok=True)
-        check(self._directory)
-        made = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.close(made)
-        base = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
-        try:
+        if self._base is not None and self._looks != _looks_of(self._path):
+            self._let_go()  # another file, or one that others have changed
+        if self._base is None:
+            for name in (os.path.dirname(self._directory) or ".", self._directory):
+                os.makedirs(name, 0o700, exist_ok=True)
+            check(self._directory)
+            made = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.close(made)
+            # Threads take turns.
+            base = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._base = base
             base.row_factory = sqlite3.Row
             base.execute("PRAGMA journal_mode = WAL")
-            base.execute(
-                "PRAGMA synchronous = NORMAL"
-            )  # a power cut takes the last transactions, not the rest
+            # A power cut takes the last transactions, not the rest.
+            base.execute("PRAGMA synchronous = NORMAL")
             base.execute("PRAGMA trusted_schema = OFF")
-            base.execute("BEGIN IMMEDIATE")
-            version = base.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                for statement in _SCHEMA.split(";")[:-1]:
-                    base.execute(statement)
-                base.execute(f"PRAGMA user_version = {VERSION}")
-                # One that takes its place may have its inode's number again.
-                base.execute(f"PRAGMA application_id = {secrets.randbits(31)}")
-            elif version != VERSION:
-                text = f"the lineage in {self._path} is of version {version}, and this is {VERSION}"
-                raise SnapshotError("lineage_unusable", text)
-            yield base
-            base.execute("COMMIT")
-        finally:
+            self._looks = _looks_of(self._path)
+        return self._base
+
+    def _prepare(self, base: sqlite3.Connection) -> None:
+        version = base.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            for statement in _SCHEMA.split(";")[:-1]:
+                base.execute(statement)
+            base.execute(f"PRAGMA user_version = {VERSION}")
+            # One that takes its place may have its inode's number again.
+            base.execute(f"PRAGMA application_id = {secrets.randbits(31)}")
+        elif version != VERSION:
+            text = f"the lineage in {self._path} is of version {version}, and this is {VERSION}"
+            raise SnapshotError("lineage_unusable", text)
+
+    def _let_go(self) -> None:
+        base, self._base = self._base, None
+        if base is not None:
             base.close()
 
     def _put_aside(self) -> None:
         """What cannot be read is kept under another name, for who wants to look."""
+        self.close()
         os.replace(self._path, f"{self._path}.damaged")
         for end in ("-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
@@ -312,6 +342,14 @@ class Lineage:
         except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: text that is none
             text = f"the lineage cannot be kept in {self._path}: {error}"
             raise SnapshotError("lineage_unusable", text) from None
+
+
+def _looks_of(path: str) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _damaged(how: str) -> sqlite3.DatabaseError:

@@ -94,6 +94,7 @@ def test_one_that_is_lost_or_damaged_is_made_anew_of_what_there_is_and_says_so(w
     if how == "lost":
         os.unlink(path)
     else:
+        write.lineage.close()  # who has it open has what was written last beside it, and mends it by that
         with open(path, "r+b") as file:
             file.seek(0 if how == "garbage" else 100)
             file.write(b"\xff" * 12000)
