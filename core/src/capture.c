@@ -309,7 +309,8 @@ description_file(const struct capture_tree *tree, uint32_t processes, uint32_t z
   return steal_fd(&fd);
 }
 
-static void
+/* Whether core has an image now. */
+static bool
 answer(struct capture_tree *tree, const struct capture_files *files, int result, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
@@ -327,7 +328,7 @@ answer(struct capture_tree *tree, const struct capture_files *files, int result,
     put_err(&writer, err);
     if (frame_send(tree->channel, RAMET_ERROR, 0, &writer, NULL, 0) < 0)
       _exit(EXIT_DEFECT);
-    return;
+    return false;
   }
   put_u64(&writer, RAMET_TAG_PAUSE_NS, resumed_at - stopped_at);
   put_u64(&writer, RAMET_TAG_MEMORY_BYTES, tree->memory_bytes);
@@ -346,6 +347,7 @@ answer(struct capture_tree *tree, const struct capture_files *files, int result,
   }
   if (frame_send(tree->channel, RAMET_OK, 0, &writer, fds, used) < 0)
     _exit(EXIT_DEFECT);
+  return true;
 }
 
 /* Until core says that the stem has the memory, or is gone itself. */
@@ -463,8 +465,8 @@ capture_main(const struct capture_source *source, enum ramet_step fault, int cha
     result = take(&tree, &files, &err);
   if (capture_files_end(&files, result == 0, result < 0 ? &second : &err) < 0)
     result = -1;
-  answer(&tree, &files, result, &err);
-  if (result == 0 && tree.processes[0]->leaving)
+  /* Core waits for the end of whoever could not make one. */
+  if (answer(&tree, &files, result, &err) && tree.processes[0]->leaving)
     await_stem(channel);
   drop_twins(&tree, 0);
   _exit(0);

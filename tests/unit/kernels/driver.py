@@ -128,11 +128,11 @@ class Driven:
 
     def written(self, name, mark=None):
         """What was written so far, all of it up to `mark` if there is one; it is forgotten."""
-        if mark is not None:
-            with self.grown:
-                assert self.grown.wait_for(lambda: mark in self.output[name], LIMIT_S), self.output[name]
         with self.grown:
-            assert self.grown.wait_for(lambda: not self._unread(name), LIMIT_S)
+            if mark is None:
+                assert self.grown.wait_for(lambda: not self._unread(name), LIMIT_S)
+            else:
+                assert self.grown.wait_for(lambda: mark in self.output[name], LIMIT_S), self.output[name]
             data, self.output[name] = self.output[name], b""
         return data.decode()
 
