@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -585,6 +586,14 @@ peer_of(int fd, uid_t *uid)
   return 0;
 }
 
+static bool
+is_hung_up(int fd)
+{
+  struct pollfd poll_fd = {fd, 0, 0};
+
+  return poll(&poll_fd, 1, 0) == 1 && poll_fd.revents & POLLHUP;
+}
+
 static void
 listener_ready(struct watch *watch, uint32_t events)
 {
@@ -599,6 +608,9 @@ listener_ready(struct watch *watch, uint32_t events)
     log_text("peer_refused", "another user connected to core.sock");
     return;
   }
+  /* Of both that are ready the listener may come first. What a dead daemon has asked for still counts. */
+  while (connection >= 0 && greeted && is_hung_up(connection))
+    connection_ready(&connection_watch, EPOLLIN);
   if (connection >= 0 && greeted) {
     log_text("peer_refused", "a daemon is connected already");
     return;

@@ -147,7 +147,8 @@ async def test_a_detached_sandbox_lives_on_and_nothing_else(point, tmp_path, nam
         await CALLS[name](stage)
 
     try:
-        assert await cancelled_at_each_await(step, clean) >= 1
+        # What a kill is answered may be there before it is waited for.
+        assert await cancelled_at_each_await(step, clean) >= (name != "kill")
     finally:
         await stage.sandbox.commands.forget()
         stage.close()

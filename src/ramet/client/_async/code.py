@@ -231,11 +231,11 @@ class AsyncCode:
 
     async def _until_done(self, cell: Cell, deadline: float | None, on_result: OnResult | None) -> Execution:
         while not cell.over:
+            if self._talk.ended:
+                return await self._died(cell)
             moved = await self._step(deadline)
             while on_result is not None and cell.unheard:
                 await deliver(on_result, cell.unheard.popleft())
-            if self._talk.ended and not cell.over:
-                return await self._died(cell)
             if not moved and deadline is not None and not remaining(deadline):
                 if cell.overdue:
                     return await self._end_overdue(cell)

@@ -232,11 +232,11 @@ class Code:
 
     def _until_done(self, cell: Cell, deadline: float | None, on_result: OnResult | None) -> Execution:
         while not cell.over:
+            if self._talk.ended:
+                return self._died(cell)
             moved = self._step(deadline)
             while on_result is not None and cell.unheard:
                 deliver(on_result, cell.unheard.popleft())
-            if self._talk.ended and not cell.over:
-                return self._died(cell)
             if not moved and deadline is not None and not remaining(deadline):
                 if cell.overdue:
                     return self._end_overdue(cell)
