@@ -80,21 +80,23 @@ class Server:
 
     def close(self) -> None:
         """Stop listening, refuse what is under way, close every connection."""
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
-        self.cores.sandboxes.events.close()
+        self._stop_listening()
         for connection in list(self.connections):
             connection.refuse(DaemonLost("daemon_lost", "the daemon is ending"))
             connection.close()
+
+    def _stop_listening(self) -> None:
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+        self.cores.sandboxes.events.close()
 
     async def finish(self) -> None:
         """Take no more requests, and wait until those under way are answered.
 
         What was sent and not read is sent again by its client, to the next daemon.
         """
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
-        self.cores.sandboxes.events.close()
+        self._stop_listening()
         self.finishing = True
         for connection in list(self.connections):
             connection.close_if_done()
