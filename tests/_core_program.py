@@ -70,7 +70,7 @@ def main() -> None:
         "spill",
     ):
         parser.add_argument(f"--{name}", type=int)
-    for name in ("uid-map", "gid-map", "newidmap"):
+    for name in ("uid-map", "gid-map", "newidmap", "build"):
         parser.add_argument(f"--{name}")
     options = parser.parse_args()
     if os.fork():
