@@ -36,7 +36,7 @@ class Program(FakeCore):
         self._begin(socket.socket(fileno=options.control))
         self._listener = socket.socket(fileno=options.listen)
         self._grace = options.grace_ms / 1000
-        self.on[p.HELLO] = lambda core, frame: core.send(p.OK, frame.request, describe())
+        self.on[p.HELLO] = lambda core, frame: core.send(p.OK, frame.request, describe(options.build))
 
     def serve(self) -> None:
         """Until asked to end, or alone for too long."""
@@ -48,9 +48,10 @@ class Program(FakeCore):
             self.sock, _ = self._listener.accept()
 
 
-def describe() -> bytes:
+def describe(build: str) -> bytes:
     """READY's payload. The id is the pid, so that a test knows a core again."""
-    return frames.u32(p.TAG_VERSION, p.PROTOCOL_VERSION) + frames.u64(p.TAG_CORE_ID, os.getpid())
+    program = frames.text(p.TAG_PROGRAM, f"0+{build}")
+    return frames.u32(p.TAG_VERSION, p.PROTOCOL_VERSION) + frames.u64(p.TAG_CORE_ID, os.getpid()) + program
 
 
 def main() -> None:
@@ -76,5 +77,5 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     program = Program(options)
-    program.send(p.READY, 0, describe())
+    program.send(p.READY, 0, describe(options.build))
     program.serve()
