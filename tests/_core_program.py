@@ -1,11 +1,13 @@
-"""A core program made of Python: `write_program` makes one that a daemon can start as RAMET_CORE.
+"""Core programs for tests, which a daemon can start as RAMET_CORE.
 
-It serves as FakeCore does, also on core.sock after its daemon has died, until the grace period is over.
+`another_build` makes one that does what core does, `write_program` one of Python. That serves as FakeCore
+does, also on core.sock after its daemon has died, until the grace period is over.
 """
 
 import argparse
 import os
 import select
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -14,6 +16,17 @@ import ramet
 from _fake_core import FakeCore
 from ramet.native import _protocol as p
 from ramet.native import frames
+from ramet.native.locate import find_program
+
+
+def another_build(directory: Path) -> Path:
+    """Core, and yet another program: only what nobody reads is otherwise. All may enter the directory."""
+    directory.chmod(0o755)
+    program = directory / "ramet-core"
+    shutil.copy2(find_program(), program)
+    with program.open("ab") as file:
+        file.write(b"of another build")
+    return program
 
 
 def write_program(path: Path) -> Path:

@@ -37,6 +37,7 @@
 #include "marked.h"
 #include "memory_watch.h"
 #include "mounts.h"
+#include "nudge.h"
 #include "ports.h"
 #include "rootfs.h"
 #include "syscalls.h"
@@ -678,6 +679,14 @@ handle_run(struct frame *frame, struct err *err)
 }
 
 /* As a terminal does: to the command's process group, so that what it waits for hears of it too. */
+static void
+send_signal(uint32_t number, int signal)
+{
+  for (const struct running *command = commands; command; command = command->next)
+    if (command->number == number && kill(-command->pid, signal) < 0)
+      kill(command->pid, signal);
+}
+
 static int
 handle_signal(struct frame *frame, struct err *err)
 {
@@ -685,9 +694,9 @@ handle_signal(struct frame *frame, struct err *err)
 
   if (signal_read(frame, &asked, err) < 0)
     return -1;
-  for (const struct running *command = commands; command; command = command->next)
-    if (command->number == asked.command && kill(-command->pid, (int)asked.signal) < 0)
-      kill(command->pid, (int)asked.signal);
+  send_signal(asked.command, (int)asked.signal);
+  if (asked.signal == SIGINT)
+    nudge_plan(asked.command);
   return 0;
 }
 
@@ -901,6 +910,10 @@ look(void)
   struct writer nothing = {0};
   int stopped_before;
 
+  uint32_t nudged;
+
+  if (nudge_due(&nudged))
+    send_signal(nudged, SIGURG);
   if (memory_watch_look(&stopped_before))
     tell_over(stopped_before);
   if (time_watch_look())
@@ -931,7 +944,8 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
     struct pollfd polled[2] = {{channel, POLLIN, 0}, {child_signals, POLLIN, 0}};
     struct signalfd_siginfo info;
 
-    int timeout = sooner(memory_watch_timeout(), sooner(time_watch_timeout(), guest_view_timeout()));
+    int timeout =
+        sooner(sooner(memory_watch_timeout(), nudge_timeout()), sooner(time_watch_timeout(), guest_view_timeout()));
     if (poll(polled, 2, timeout) < 0 && errno != EINTR)
       _exit(EXIT_DEFECT);
     if (polled[1].revents) {

@@ -1,7 +1,6 @@
 """A server that is restarted, upgraded, or given other tokens while clients are at work loses nothing."""
 
 import itertools
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from _core_program import another_build
 from ramet.client import Client
-from ramet.native.locate import find_program
 from server._server import BOB, TOKENS, Server, refusal, running, told, wait_gone
 
 WORKERS = 2
@@ -128,16 +127,6 @@ ROOMY = TOKENS.replace("sandboxes = 2", "sandboxes = 100")
 def roomy() -> Iterator[Server]:
     with running(tokens=ROOMY) as server:
         yield server
-
-
-def another_build(directory: Path) -> Path:
-    """Core, and yet another program: only what nobody reads is otherwise."""
-    directory.chmod(0o755)
-    program = directory / "ramet-core"
-    shutil.copy2(find_program(), program)
-    with program.open("ab") as file:
-        file.write(b"of another build")
-    return program
 
 
 @pytest.mark.timeout(180)

@@ -1,12 +1,12 @@
 """A daemon hands over to the next; a core of another program gets nothing new, and ends when it is empty."""
 
-import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 import ramet
+from _core_program import another_build
 from ramet.client import Client, sandboxes, snapshots
 from ramet.errors import DaemonLost
 from ramet.native.locate import build_of, find_program
@@ -15,15 +15,11 @@ from system._daemons import Own, wait_gone
 
 @pytest.fixture
 def next_program(tmp_path: Path) -> Path:
-    """Core, and yet another program: only what nobody reads is otherwise."""
+    """A later core."""
     path = tmp_path / "next"
     path.mkdir()
     tmp_path.chmod(0o755)
-    program = path / "ramet-core"
-    shutil.copy2(find_program(), program)
-    with program.open("ab") as file:
-        file.write(b"of another build")
-    return program
+    return another_build(path)
 
 
 def hand_over(client: Client) -> None:

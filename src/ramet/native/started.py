@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet.errors import RametError
@@ -155,22 +156,26 @@ class Log:
         readable = header.ring if header.ended else header.ring - p.LOG_CHUNK
         return max(at, header.head, header.total(stream) - readable)
 
-    def _bytes(self, header: Header, stream: int, at: int, size: int) -> bytes:
+    def pieces(
+        self, header: Header, stream: int, at: int, size: int, most: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """What stands there, at most `most` bytes at a time, each with its place in the file."""
         start = p.LOG_HEADER + stream * (header.head + header.ring)
-        parts = []
         while size > 0:
             if at < header.head:
                 place, room = at, header.head - at
             else:
                 inside = (at - header.head) % header.ring
                 place, room = header.head + inside, header.ring - inside
-            part = os.pread(self.descriptor, min(size, room), start + place)
+            part = os.pread(self.descriptor, min(size, room, most), start + place)
             if not part:
                 raise FrameError("a log is shorter than it says")
-            parts.append(part)
+            yield start + place, part
             at += len(part)
             size -= len(part)
-        return b"".join(parts)
+
+    def _bytes(self, header: Header, stream: int, at: int, size: int) -> bytes:
+        return b"".join([part for _, part in self.pieces(header, stream, at, size, size)])
 
     def captured(self, header: Header, stream: int) -> Captured:
         """A stream of a command that has ended, as far as it is kept."""

@@ -102,20 +102,8 @@ class LogSource(Channel):
         self.say(What.LOG, _PLACE.pack(0) + raw)
 
     def _copy(self, header: Header, stream: int, at: int) -> None:
-        base = p.LOG_HEADER + stream * (header.head + header.ring)
-        size = header.total(stream) - at
-        while size > 0:
-            if at < header.head:
-                place, room = at, header.head - at
-            else:
-                inside = (at - header.head) % header.ring
-                place, room = header.head + inside, header.ring - inside
-            part = os.pread(self._log.descriptor, min(size, room, FRAME), base + place)
-            if not part:
-                raise FrameError("a log is shorter than it says")
-            self.say(What.LOG, _PLACE.pack(base + place) + part)
-            at += len(part)
-            size -= len(part)
+        for place, part in self._log.pieces(header, stream, at, header.total(stream) - at, FRAME):
+            self.say(What.LOG, _PLACE.pack(place) + part)
 
     def release(self) -> None:
         """Close the descriptors."""
