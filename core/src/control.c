@@ -348,8 +348,6 @@ handle_simple(struct frame *frame, struct err *err)
     return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0 ? -1 : snapshot_drop(number, err);
   case RAMET_SET_POOL:
     return handle_set_pool(frame, err);
-  case RAMET_SIGNAL:
-    return sandbox_signal(frame, 0, err);
   case RAMET_OFFER:
     return offer_make(frame, err);
   case RAMET_HOLD:
@@ -409,6 +407,21 @@ takes_nothing(uint16_t kind)
          kind == RAMET_CLOSE_LANES;
 }
 
+static int
+start_in_sandbox(struct frame *frame, struct err *err)
+{
+  switch (frame->kind) {
+  case RAMET_SPAWN:
+    return sandbox_spawn(frame, err);
+  case RAMET_CONNECT:
+    return ports_request(frame, NULL, err);
+  case RAMET_SIGNAL:
+    return sandbox_signal(frame, NULL, 0, err);
+  default:
+    return sandbox_start(frame, NULL, err);
+  }
+}
+
 static void
 handle(struct frame *frame)
 {
@@ -456,14 +469,15 @@ handle(struct frame *frame)
   case RAMET_RUN:
   case RAMET_CREATE:
   case RAMET_SPAWN:
+  case RAMET_CONNECT:
+  case RAMET_SIGNAL:
     /* Answered later, unless refused. */
-    if ((frame->kind == RAMET_SPAWN ? sandbox_spawn(frame, &err) : sandbox_start(frame, NULL, &err)) < 0)
+    if (start_in_sandbox(frame, &err) < 0)
       control_refuse(frame->request, &err);
     return;
   default:
-    if (started_takes(frame->kind) || frame->kind == RAMET_CONNECT) {
-      if ((frame->kind == RAMET_CONNECT ? ports_request(frame, NULL, &err) : started_request(frame, NULL, &err)) <
-          0)
+    if (started_takes(frame->kind)) {
+      if (started_request(frame, NULL, &err) < 0)
         control_refuse(frame->request, &err);
       return;
     }

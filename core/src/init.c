@@ -691,12 +691,14 @@ static int
 handle_signal(struct frame *frame, struct err *err)
 {
   struct signal_request asked;
+  struct writer nothing = {0};
 
   if (signal_read(frame, &asked, err) < 0)
     return -1;
   send_signal(asked.command, (int)asked.signal);
   if (asked.signal == SIGINT)
     nudge_plan(asked.command);
+  tell(RAMET_INIT_SIGNALLED, frame->request, &nothing);
   return 0;
 }
 

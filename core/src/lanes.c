@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "asked.h"
 #include "files.h"
 #include "loop.h"
 #include "offers.h"
@@ -50,7 +51,7 @@ lane_close(struct lane *lane)
   sandbox_lane_gone(lane);
   snapshot_session_gone(lane);
   started_forget(lane);
-  ports_forget(lane);
+  asked_forget(lane);
   drop(lane);
 }
 
@@ -149,11 +150,11 @@ start_session(struct frame *frame, struct err *err)
 }
 
 static int
-do_at_once(struct frame *frame, struct lane *lane, struct err *err)
+do_files(struct frame *frame, struct lane *lane, struct err *err)
 {
   struct writer nothing = {0};
 
-  if ((frame->kind == RAMET_SIGNAL ? sandbox_signal(frame, 0, err) : files_open(frame, err)) < 0)
+  if (files_open(frame, err) < 0)
     return -1;
   lane_reply(lane, RAMET_OK, frame->request, &nothing);
   return 0;
@@ -168,8 +169,9 @@ handle(struct frame *frame, struct lane *lane, struct err *err)
   case RAMET_CONNECT:
     return ports_request(frame, lane, err);
   case RAMET_SIGNAL:
+    return sandbox_signal(frame, lane, 0, err);
   case RAMET_FILES:
-    return do_at_once(frame, lane, err);
+    return do_files(frame, lane, err);
   case RAMET_RUN:
     return sandbox_start(frame, lane, err);
   case RAMET_CREATE:
@@ -182,14 +184,14 @@ handle(struct frame *frame, struct lane *lane, struct err *err)
 }
 
 static int
-handle_session(struct frame *frame, const struct lane *session, struct err *err)
+handle_session(struct frame *frame, struct lane *session, struct err *err)
 {
   switch (frame->kind) {
   case RAMET_KILL:
     return frame->payload.length ? err_field(err, "payload", "a session has one sandbox to end")
                                  : sandbox_kill(sandbox_of_session(session), err);
   case RAMET_SIGNAL:
-    return sandbox_signal(frame, sandbox_of_session(session), err);
+    return sandbox_signal(frame, session, sandbox_of_session(session), err);
   default:
     return err_field(err, "kind", "a session carries no request %u", frame->kind);
   }
@@ -279,7 +281,7 @@ lanes_close_idle(void)
 
   for (struct lane *lane = all; lane; lane = next) {
     next = lane->next;
-    if (!lane->is_session && !sandbox_lane_busy(lane) && !started_lane_busy(lane) && !ports_lane_busy(lane))
+    if (!lane->is_session && !sandbox_lane_busy(lane) && !started_lane_busy(lane) && !asked_lane_busy(lane))
       lane_close(lane);
   }
 }

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 #include "../pie/args.h"
+#include "asked.h"
 #include "commands.h"
 #include "control.h"
 #include "entry.h"
@@ -24,7 +25,6 @@
 #include "lanes.h"
 #include "log.h"
 #include "offers.h"
-#include "ports.h"
 #include "pressure.h"
 #include "rootfs.h"
 #include "snapshot.h"
@@ -50,7 +50,7 @@ enum event {
   EVENT_EXITED,
   EVENT_CARRIED,
   EVENT_ENDED, /* no process is left inside */
-  EVENT_CONNECTED,
+  EVENT_ANSWERED,
   EVENT_IDLE, /* nothing has run for as long as may be */
   EVENT_OVER, /* it is above its memory and stands still */
   EVENT_FAILED,
@@ -174,7 +174,7 @@ sandbox_free(struct sandbox *sandbox)
   drop_waiting(sandbox);
   if (sandbox->id && !sandbox->over) {
     files_sandbox_gone(sandbox->id);
-    ports_sandbox_gone(sandbox->id);
+    asked_sandbox_gone(sandbox->id);
     started_sandbox_gone(sandbox->id, sandbox->reason);
   }
   commands_end(&sandbox->commands);
@@ -311,7 +311,7 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   sandbox->told = sandbox->over = true;
   if (!sandbox->is_run) {
     files_sandbox_gone(sandbox->id);
-    ports_sandbox_gone(sandbox->id);
+    asked_sandbox_gone(sandbox->id);
     started_sandbox_gone(sandbox->id, sandbox->reason);
   }
   ended_count++;
@@ -485,7 +485,7 @@ sandbox_spawn(struct frame *frame, struct err *err)
 }
 
 int
-sandbox_signal(struct frame *frame, uint64_t only, struct err *err)
+sandbox_signal(struct frame *frame, struct lane *lane, uint64_t only, struct err *err)
 {
   cleanup_writer struct writer writer = {0};
   struct signal_request asked;
@@ -498,9 +498,7 @@ sandbox_signal(struct frame *frame, uint64_t only, struct err *err)
   if (!commands_known(sandbox->commands, asked.command))
     return started_missing(asked.sandbox, asked.command, err);
   put_raw(&writer, frame->payload);
-  if (frame_send(sandbox->channel, RAMET_INIT_SIGNAL, 0, &writer, NULL, 0) < 0)
-    return err_code(err, "busy", "init does not take the signal: %s", strerror(errno));
-  return 0;
+  return asked_send(sandbox, RAMET_INIT_SIGNAL, &writer, frame, lane, err);
 }
 
 int
@@ -551,7 +549,7 @@ sandbox_owner_gone(void)
       sandbox->told = true; /* nobody is left who waits for it */
     }
     started_forget(NULL);
-    ports_forget(NULL);
+    asked_forget(NULL);
     commands_forget_requests(sandbox->commands);
     sandbox->request = 0; /* a number of the next daemon's means another request */
   }
@@ -647,7 +645,7 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
   bool wanted;
 
   failure_read(frame, &err);
-  if (ports_failed(sandbox->id, frame->request, &err))
+  if (asked_failed(sandbox->id, frame->request, &err))
     return;
   if (!commands_failed(&sandbox->commands, frame->request, &wanted))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
@@ -801,9 +799,9 @@ keep_usage(struct sandbox *sandbox, const struct exit_record *record)
 }
 
 static void
-on_connected(struct sandbox *sandbox, struct frame *frame)
+on_answered(struct sandbox *sandbox, struct frame *frame)
 {
-  if (!ports_connected(sandbox->id, frame))
+  if (!asked_answered(sandbox->id, frame))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
 }
 
@@ -1058,7 +1056,7 @@ ignore(struct sandbox *sandbox, struct frame *frame)
 typedef void action(struct sandbox *sandbox, struct frame *frame);
 
 static action *const actions[SANDBOX_STATES][EVENTS] = {
-    /*                    PREPARED     ENTERED     SPAWNED     EXITED         CARRIED     ENDED       CONNECTED     IDLE              OVER        FAILED           HOSTILE     DEADLINE     KILL     DEATH */
+    /*                    PREPARED     ENTERED     SPAWNED     EXITED         CARRIED     ENDED       ANSWERED      IDLE              OVER        FAILED           HOSTILE     DEADLINE     KILL     DEATH */
     [SANDBOX_BORN] = {on_prepared, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
                       on_hostile, on_hostile, on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_POOLED] = {on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile, on_hostile,
@@ -1067,7 +1065,7 @@ static action *const actions[SANDBOX_STATES][EVENTS] = {
                           ignore, on_over, on_failed, on_hostile, on_deadline, on_kill, on_death},
     [SANDBOX_RUNNING] = {on_hostile, on_hostile, on_hostile, on_run_exited, on_hostile, on_hostile, on_hostile,
                          on_run_idle, on_hostile, on_failed, on_hostile, on_run_deadline, on_kill, on_death},
-    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_hostile, on_ended, on_connected,
+    [SANDBOX_STANDING] = {on_hostile, on_hostile, on_spawned, on_exited, on_hostile, on_ended, on_answered,
                           on_idle_standing, on_over, on_spawn_failed, on_hostile, on_deadline_standing,
                           on_kill_standing, on_death},
     [SANDBOX_ENDING] = {ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore, ignore,
@@ -1099,7 +1097,8 @@ event_of(uint16_t kind)
   case RAMET_INIT_ENDED:
     return EVENT_ENDED;
   case RAMET_INIT_CONNECTED:
-    return EVENT_CONNECTED;
+  case RAMET_INIT_SIGNALLED:
+    return EVENT_ANSWERED;
   case RAMET_INIT_IDLE:
     return EVENT_IDLE;
   case RAMET_INIT_OVER:

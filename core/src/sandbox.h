@@ -94,7 +94,7 @@ struct sandbox *sandbox_born(enum ramet_step fault, struct err *err) MUST_CHECK;
 int sandbox_start(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;
 int sandbox_spawn(struct frame *frame, struct err *err) MUST_CHECK;
 /* `only`: the one sandbox that may be named; 0: any. */
-int sandbox_signal(struct frame *frame, uint64_t only, struct err *err) MUST_CHECK;
+int sandbox_signal(struct frame *frame, struct lane *lane, uint64_t only, struct err *err) MUST_CHECK;
 int sandbox_kill(uint64_t id, struct err *err) MUST_CHECK;
 int sandbox_set_record(uint64_t id, struct span record, struct err *err) MUST_CHECK;
 int sandbox_keep_record(struct sandbox *sandbox, struct span record, struct err *err) MUST_CHECK;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "asked.h"
 #include "files.h"
-#include "ports.h"
 #include "sandbox.h"
 #include "snapshot.h"
 #include "started.h"
@@ -76,7 +76,7 @@ sandbox_swap(const struct frame *frame, struct err *err)
   two[1].sandbox->id = pair[0];
   started_swap(pair);
   files_swap(pair);
-  ports_swap(pair);
+  asked_swap(pair);
   snapshot_swap(pair);
   return 0;
 }

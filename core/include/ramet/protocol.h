@@ -133,6 +133,7 @@ enum ramet_kind {
   RAMET_INIT_FAILED = 84,
   RAMET_INIT_ENDED = 85, /* no process is left in a sandbox that was told to end */
   RAMET_INIT_CONNECTED = 86,
+  RAMET_INIT_SIGNALLED = 91,
   RAMET_INIT_IDLE = 87, /* nothing has run in the sandbox for as long as may be */
   RAMET_INIT_OVER = 89, /* as OVER; PID: one that a signal of its own had stopped before */
   /* tracer to core, while the source stands still: fork the parked twin */

@@ -143,14 +143,17 @@ class CoreLine:
 
     @staticmethod
     def hear(session: socket.socket, info: SandboxInfo) -> SandboxInfo | None:
-        """How the sandbox ended; None when nobody can tell. Raises BlockingIOError when it has not."""
+        """How the sandbox ended, or as it was when a signal was sent; None when nobody can tell.
+
+        Raises BlockingIOError when there is nothing to hear.
+        """
         try:
             frame = frames.receive(session, bytearray(ANSWER_BYTES))
             if frame is None:
                 return None
             close_all(frame.fds)
             if frame.kind != p.ENDED:
-                return info  # a signal came when it stood no more: its end follows
+                return info  # or a signal came when it stood no more: its end follows
             end = run_end(frame, single_uid=info.single_uid, cgroups=info.cgroups)
         except frames.FrameError:
             return None

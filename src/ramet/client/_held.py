@@ -154,8 +154,11 @@ class DaemonLine:
     """What is said over a session with the daemon."""
 
     @staticmethod
-    def hear(session: socket.socket, _info: SandboxInfo) -> SandboxInfo | None:
-        """How the sandbox ended; None when nobody can tell. Raises BlockingIOError when it has not."""
+    def hear(session: socket.socket, info: SandboxInfo) -> SandboxInfo | None:
+        """How the sandbox ended, or as it was when a signal was sent; None when nobody can tell.
+
+        Raises BlockingIOError when there is nothing to hear.
+        """
         try:
             received = messages.receive(session)
         except DaemonError:
@@ -164,7 +167,7 @@ class DaemonLine:
             return None
         message, fds = received
         close_all(fds)
-        return SandboxInfo.from_wire(message["ended"])
+        return info if "signalled" in message else SandboxInfo.from_wire(message["ended"])
 
     @staticmethod
     def ask_end(session: socket.socket) -> None:
@@ -217,6 +220,8 @@ class Held:
             # Whatever is not told the kernel is asked for.
             self.channel = socket.socket(socket.AF_UNIX, kind, 0, channel[0])
         self.lost = False
+        self.signals = 0
+        """How many signals were asked for that nobody said were sent."""
         self.known: KnownFork | None = None
         """What core needs to know to fork it, where that is known."""
         self.told = False
@@ -240,17 +245,20 @@ class Held:
             raise InvalidRequest("not_held", "this object has let go of the sandbox")
         if self.lost:
             raise self.daemon_lost()
-        try:
-            heard = self.line.hear(self.session, self.info)
-        except BlockingIOError:
-            return False
-        except OSError:
-            heard = None
-        if heard is None:
-            self.lost = True
-            raise self.daemon_lost()
-        self.info = heard
-        return heard.end is not None
+        while True:
+            try:
+                heard = self.line.hear(self.session, self.info)
+            except BlockingIOError:
+                return False
+            except OSError:
+                heard = None
+            if heard is None:
+                self.lost = True
+                raise self.daemon_lost()
+            if heard.end is not None:
+                self.info = heard
+                return True
+            self.signals -= 1
 
     def daemon_lost(self) -> DaemonLost:
         """The error for a sandbox of which nobody tells any more."""
@@ -265,10 +273,12 @@ class Held:
                 self.line.ask_end(self.session)
 
     def ask_signal(self, number: int) -> None:
-        """Have its command sent a signal, if it has not ended."""
-        if not self.ended and self.session.fileno() >= 0:
-            with contextlib.suppress(OSError):
+        """Have its command sent a signal, if it has not ended. `hear` notices when that is done."""
+        with contextlib.suppress(OSError, DaemonLost, InvalidRequest):
+            # What is not read on a session piles up, and costs the session.
+            if not (self.hear() if self.signals else self.ended):
                 self.line.ask_signal(self.session, self.info, number)
+                self.signals += 1
 
     def close(self) -> None:
         """Let go of it."""

@@ -58,7 +58,7 @@ class Session:
             and type(number := message.get("number")) is int
             and 1 <= number <= 64
         ):
-            self._sandbox.signal(number)
+            self._sandbox.signal(number, self._tell_signalled)
 
     def _gone(self) -> None:
         if self._owner:
@@ -67,6 +67,11 @@ class Session:
         if self._streams:
             self._sandbox.take_back()
         self._sandbox.leave()
+
+    def _tell_signalled(self) -> None:
+        if self._sock.fileno() >= 0:
+            with contextlib.suppress(OSError):  # a full queue is that of a client that does not hear
+                messages.send(self._sock, {"signalled": True})
 
     def _tell_end(self) -> None:
         with contextlib.suppress(OSError):

@@ -359,11 +359,11 @@ class Sandbox:
             if self.core.alive:
                 self._say(lambda: self.core.end_sandbox(self.number))
 
-    def signal(self, number: int) -> None:
-        """Send a signal to its command, and to what that waits for."""
+    def signal(self, number: int, sent: Callable[[], object]) -> None:
+        """Send a signal to its command, and to what that waits for; `sent` is called when that is done."""
         if self.end is None and self.core.alive:
             payload = u32(p.TAG_COMMAND, COMMAND) + u32(p.TAG_SIGNAL, number)
-            self._say(lambda: self._tell(p.SIGNAL, payload, []))
+            self._say(lambda: self._tell(p.SIGNAL, payload, [], sent))
 
     def command_ended(self, end: RunEnd) -> None:
         """Its command ended, and so it does. One that was being ended from outside keeps that cause."""
@@ -371,9 +371,11 @@ class Sandbox:
             self.exit = end
         self._say(lambda: self.core.end_sandbox(self.number))
 
-    def _tell(self, kind: int, payload: bytes, fds: list[int]) -> None:
+    def _tell(
+        self, kind: int, payload: bytes, fds: list[int], told: Callable[[], object] = lambda: None
+    ) -> None:
         with contextlib.suppress(DaemonLost):
-            self.core.connection.call(kind, u64(p.TAG_SANDBOX, self.number) + payload, fds, lambda _: None)
+            self.core.connection.call(kind, u64(p.TAG_SANDBOX, self.number) + payload, fds, lambda _: told())
 
     def _say(self, say: Callable[[], object]) -> None:
         if self._waiting is None:

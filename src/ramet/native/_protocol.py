@@ -104,6 +104,7 @@ INIT_CARRIED = 90
 INIT_FAILED = 84
 INIT_ENDED = 85
 INIT_CONNECTED = 86
+INIT_SIGNALLED = 91
 INIT_IDLE = 87
 INIT_OVER = 89
 TRACER_TWIN = 96
@@ -430,6 +431,7 @@ KIND_NAMES = MappingProxyType(
         84: "init_failed",
         85: "init_ended",
         86: "init_connected",
+        91: "init_signalled",
         87: "init_idle",
         89: "init_over",
         96: "tracer_twin",

@@ -160,6 +160,7 @@ def test_a_signal_over_a_session_reaches_its_own_sandbox_and_no_other(make):
     one.session.send(p.SIGNAL, signal(other.number))
     assert one.answer().error[0] == "unknown_sandbox"
     one.session.send(p.SIGNAL, signal(one.number))
+    assert one.answer().kind == p.OK
     assert one.answer().ended == ("signal", 9)
     assert other.ask("") == "2"
 

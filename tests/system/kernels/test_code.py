@@ -179,6 +179,25 @@ def test_an_interrupt_ends_what_runs_and_nothing_else(python):
     assert python.run_code("x").text == "1"
 
 
+@pytest.mark.parametrize("detach", [False, True], ids=["owned", "detached"])
+def test_an_interrupt_that_comes_too_late_reaches_no_later_code(warm, detach):
+    with ramet.Sandbox("python", detach=detach) as sandbox:
+        try:
+            reasons = set()
+            for number in range(60):
+                late = threading.Timer(number % 12 * 0.0004, sandbox.interrupt)
+                late.start()
+                reasons.add(sandbox.run_code("for _ in range(60_000): pass").reason)
+                late.join()
+                assert sandbox.run_code("y = 2\nfor _ in range(2_000): pass\ny").text == "2"
+            assert reasons <= {"ok", "interrupted"}
+            for _ in range(300):  # more answers than a socket has room for, unless somebody reads them
+                sandbox.interrupt()
+            assert sandbox.run_code("y").text == "2"
+        finally:
+            sandbox.kill()
+
+
 def test_what_was_given_up_is_interrupted_and_its_output_is_nobodys(python):
     def refuse(_):
         raise LookupError

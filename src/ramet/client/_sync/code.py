@@ -148,6 +148,8 @@ class Code:
         """Have it run, and wait for its end. Raises SandboxEnded when the kernel was dead before."""
         with self._used():
             self._settle()
+            if self._held.signals:
+                self._outlast_signals()
             if self._talk.ended:
                 raise self._dead()
             self._open_input(stdin)
@@ -191,6 +193,15 @@ class Code:
             self._cell = None
         cell.drain()
         self._abandoned = self.running = None
+
+    def _outlast_signals(self) -> None:
+        """Wait until each interrupt that was asked for is sent: it is not meant for what runs next."""
+        held, deadline = self._held, deadline_of(INTERRUPT_S)
+        with select.epoll() as poller:
+            poller.register(held.session, select.EPOLLIN)
+            while not held.hear() and held.signals > 0 and remaining(deadline):
+                poll(poller, remaining(deadline))
+        held.signals = 0
 
     def _open_input(self, stdin: bytes | None) -> None:
         """What the first piece of code finds at descriptor 0, which is at its end after that."""
