@@ -20,6 +20,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_AGAIN = 0.02  # seconds between two looks
 NAMESPACE_LINK = re.compile(r"(cgroup|ipc|mnt|net|pid|time|user|uts):\[\d+\]")
+NUMBERS = re.compile(r"[0-9]+")
 SELF = "this test process"
 
 
@@ -45,6 +46,8 @@ class Record:
     processes: Counter[str]
     descriptors: Counter[str]
     mounts: Counter[str]
+    targets: Counter[str]
+    """What the descriptors lead to, without numbers: only to say which kind there is more of."""
     host_mounts: frozenset[str]
     namespaces: frozenset[str]
     entries: frozenset[str]
@@ -55,6 +58,9 @@ class Record:
         for kind in ("processes", "descriptors", "mounts"):
             old, new = getattr(before, kind), getattr(self, kind)
             found += [f"{kind} of {name}: {old[name]} -> {new[name]}" for name in sorted(new - old)]
+        if new_targets := self.targets - before.targets:
+            more = ", ".join(f"{count} of {target}" for target, count in sorted(new_targets.items()))
+            found = [f"{one} ({more})" if one.startswith("descriptors") else one for one in found]
         if lines := sorted(self.host_mounts - before.host_mounts):
             found.append(f"mounts on the host: {lines}")
         if len(self.namespaces) > len(before.namespaces):
@@ -130,6 +136,7 @@ def observe(runtime: Path) -> Record:
     names: Counter[str] = Counter()
     descriptors: Counter[str] = Counter()
     mounts: Counter[str] = Counter()
+    targets: Counter[str] = Counter()
     # One descriptor less: the listing itself holds one.
     own = links("/proc/self/fd")
     descriptors[SELF] = len(own) - 1
@@ -138,6 +145,7 @@ def observe(runtime: Path) -> Record:
         names[process.name] += 1
         files = links(f"/proc/{process.pid}/fd")
         descriptors[process.name] += len(files)
+        targets.update(f"{process.name}'s {NUMBERS.sub('N', file)}" for file in files)
         mounts[process.name] += len(mount_lines(process.pid))
         held.update(files, links(f"/proc/{process.pid}/ns"))
     home = set(links("/proc/self/ns"))
@@ -145,6 +153,7 @@ def observe(runtime: Path) -> Record:
         processes=names,
         descriptors=descriptors,
         mounts=mounts,
+        targets=targets,
         host_mounts=frozenset(mount_lines("self")),
         namespaces=frozenset(link for link in held - home if NAMESPACE_LINK.fullmatch(link)),
         entries=frozenset(str(path.relative_to(runtime)) for path in runtime.rglob("*")),

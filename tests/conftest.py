@@ -126,6 +126,7 @@ def stop_daemon(runtime: Path) -> list[str]:
         processes=_ledger.Counter(),
         descriptors=_ledger.Counter({_ledger.SELF: sys.maxsize}),
         mounts=_ledger.Counter(),
+        targets=_ledger.Counter(),
         host_mounts=frozenset(_ledger.mount_lines("self")),
         namespaces=frozenset(),
         entries=frozenset(),

@@ -151,14 +151,30 @@ forget(struct started *one)
 }
 
 static void
+forget_quiet(void *owner)
+{
+  forget(owner);
+}
+
+/* Nobody will ask for it again. Whoever can still write to it would notice that it is gone. */
+static void
+forget_when_quiet(struct started *one)
+{
+  if (streamlog_written(one->log))
+    streamlog_when_quiet(one->log, forget_quiet, one);
+  else
+    forget(one);
+}
+
+static void
 forget_ended(uint64_t sandbox)
 {
   struct started *next;
 
   for (struct started *one = all; one; one = next) {
     next = one->next;
-    if (one->sandbox == sandbox && one->state == RAMET_COMMAND_ENDED && !streamlog_written(one->log))
-      forget(one);
+    if (one->sandbox == sandbox && one->state == RAMET_COMMAND_ENDED)
+      forget_when_quiet(one);
   }
 }
 
@@ -232,10 +248,11 @@ finish(struct started *one, enum ramet_reason reason, const struct exit_record *
   one->deadline.exact = false;
   if (answered)
     answer_end(one);
-  if (answered && !streamlog_written(one->log)) {
-    forget(one);
+  bool quiet = !streamlog_written(one->log);
+  if (answered)
+    forget_when_quiet(one);
+  if (answered && quiet)
     return;
-  }
   deadline_set(&one->deadline, now + RETENTION_NS);
   unlink_one(one);
   one->next = all;

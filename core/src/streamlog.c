@@ -36,6 +36,8 @@ struct streamlog {
   bool finished, is_terminal;
   struct stream streams[2];
   struct reader *readers;
+  void (*quiet)(void *owner);
+  void *owner;
 };
 
 static uint8_t buffer[RAMET_LOG_CHUNK];
@@ -203,8 +205,11 @@ stream_ready(struct watch *watch, uint32_t events)
   struct stream *stream = (struct stream *)(void *)watch;
 
   (void)events;
+  struct streamlog *log = stream->log;
   if (drain(stream))
-    wake_readers(stream->log);
+    wake_readers(log);
+  else if (log->quiet && log->finished && !streamlog_written(log))
+    log->quiet(log->owner); /* may free it */
 }
 
 /* ---- birth and end -------------------------------------------------------------------------------------------- */
@@ -363,6 +368,13 @@ streamlog_finish(struct streamlog *log, const struct log_end *end)
   log->header = NULL;
   while (log->readers)
     reader_close(log->readers);
+}
+
+void
+streamlog_when_quiet(struct streamlog *log, void (*quiet)(void *owner), void *owner)
+{
+  log->quiet = quiet;
+  log->owner = owner;
 }
 
 void

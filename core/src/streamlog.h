@@ -40,6 +40,8 @@ int streamlog_open(struct streamlog *log, bool changes, int fds[2], struct err *
 void streamlog_finish(struct streamlog *log, const struct log_end *end);
 /* Whether somebody can still write to it: to close the pipes would be noticed. */
 bool streamlog_written(const struct streamlog *log);
+/* Have `quiet` called, once, when the command has ended and later nobody can write any more. It may free the log. */
+void streamlog_when_quiet(struct streamlog *log, void (*quiet)(void *owner), void *owner);
 /* Bytes of memory that it takes. */
 uint64_t streamlog_size(const struct streamlog *log);
 uint64_t streamlog_total(const struct streamlog *log, int stream);

@@ -16,8 +16,7 @@ enum {
   FIELD_SYSTEM = 15,
   FIELD_USER_REAPED = 16,
   FIELD_SYSTEM_REAPED = 17,
-  FIELD_THREADS = 20,
-  FIELD_RESIDENT = 24
+  FIELD_THREADS = 20
 };
 
 struct sum {
@@ -25,21 +24,28 @@ struct sum {
   uint32_t processes, threads;
 };
 
-/* Pages that a snapshot, or any other process, has as well: memory of a fork that nobody has written to, programs. */
 static uint64_t
-shared_by(int pid)
+field_bytes(const char *text, const char *name)
 {
-  static const char *const kinds[] = {"Shared_Clean", "Shared_Dirty"};
-  uint64_t bytes = 0;
+  const char *value = procfs_field(text, name);
+
+  return value ? strtoull(value, NULL, 10) * 1024 : 0;
+}
+
+/* From the page tables: the resident set of stat and statm is of counters per processor, which for a small process are
+ * behind by all of it. Shared are pages that a snapshot, or any other process, has as well: memory of a fork that nobody
+ * has written to, programs. */
+static void
+add_memory(struct sum *sum, int pid)
+{
   char path[48];
 
   snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
   cleanup_free char *text = procfs_read(path, NULL);
-  for (size_t i = 0; text && i < sizeof kinds / sizeof kinds[0]; i++) {
-    const char *value = procfs_field(text, kinds[i]);
-    bytes += value ? strtoull(value, NULL, 10) * 1024 : 0;
-  }
-  return bytes;
+  if (!text)
+    return; /* of a zombie nothing is resident */
+  sum->resident += field_bytes(text, "Rss");
+  sum->shared += field_bytes(text, "Shared_Clean") + field_bytes(text, "Shared_Dirty");
 }
 
 /* Time of those who are gone is in whoever waited for them, in the end in init. */
@@ -57,8 +63,7 @@ add(struct sum *sum, int pid, bool is_init)
       procfs_stat_field(stat, FIELD_SYSTEM_REAPED) + (is_init ? 0 : procfs_stat_field(stat, FIELD_SYSTEM));
   if (is_init)
     return;
-  sum->resident += procfs_stat_field(stat, FIELD_RESIDENT);
-  sum->shared += shared_by(pid);
+  add_memory(sum, pid);
   sum->threads += (uint32_t)procfs_stat_field(stat, FIELD_THREADS);
   sum->processes++;
 }
@@ -89,7 +94,7 @@ usage_put(int init, int tree, struct writer *writer, struct err *err)
     return err_code(err, "internal", "its disk cannot be told: %s", strerror(errno));
   put_u64(writer, RAMET_TAG_USER_NS, nanoseconds(sum.user));
   put_u64(writer, RAMET_TAG_SYSTEM_NS, nanoseconds(sum.system));
-  put_u64(writer, RAMET_TAG_MEMORY_BYTES, sum.resident * (uint64_t)sysconf(_SC_PAGESIZE));
+  put_u64(writer, RAMET_TAG_MEMORY_BYTES, sum.resident);
   put_u64(writer, RAMET_TAG_SHARED_BYTES, sum.shared);
   put_u32(writer, RAMET_TAG_PROCESS_COUNT, sum.processes);
   put_u32(writer, RAMET_TAG_THREAD_COUNT, sum.threads);

@@ -46,6 +46,7 @@ def empty_record(**parts: object) -> _ledger.Record:
         "processes": Counter(),
         "descriptors": Counter(),
         "mounts": Counter(),
+        "targets": Counter(),
         "host_mounts": frozenset(),
         "namespaces": frozenset(),
         "entries": frozenset(),

@@ -81,6 +81,7 @@ class _Signals:
 
     def __enter__(self) -> Self:
         self.descriptor, self._near = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._came: set[int] = set()
         self._before = {number: signal.signal(number, self._heard) for number in _HEARD}
         self._wakeup = signal.set_wakeup_fd(self._near, warn_on_full_buffer=False)
         return self
@@ -92,16 +93,19 @@ class _Signals:
     def read(self) -> list[int]:
         """Those that came."""
         try:
-            return list(os.read(self.descriptor, 256))
+            came = list(os.read(self.descriptor, 256))
         except BlockingIOError:
             return []
+        self._came.update({signal.SIGHUP}.intersection(came))
+        return came
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, action in self._before.items():
-            signal.signal(number, action)
+            # A terminal that goes sends SIGHUP to its session, and then to its foreground group: twice to this one.
+            signal.signal(number, signal.SIG_IGN if number in self._came else action)
         os.close(self.descriptor)
         os.close(self._near)
 

@@ -182,6 +182,19 @@ def test_what_has_ended_is_forgotten_when_asked(lane, sandbox):
     assert result(running).reason == "killed"
 
 
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "answered"])
+def test_what_others_still_write_to_is_forgotten_when_they_end(lane, sandbox, asked):
+    line = "sleep 1007 & echo $!"
+    if asked:
+        found = result(lane.start(sandbox, line))
+        assert lane.ask(p.FORGET, frames.u64(p.TAG_SANDBOX, sandbox)).kind == p.OK
+    else:
+        found = result(lane.start(sandbox, line, flags=p.START_AT_END))
+    assert set(lane.infos(sandbox)) == {7}  # it would notice that its output has no reader
+    assert result(lane.start(sandbox, f"kill {found.stdout.strip()}", number=8, flags=p.START_AT_END)).ok
+    until(lambda: 7 not in lane.infos(sandbox), "nothing")
+
+
 def shared_infos(shared, sandbox):
     frame = shared.control.ok(p.COMMANDS, frames.u64(p.TAG_SANDBOX, sandbox))
     payload = b"".join(frames.raw(tag, value) for tag, value in frame.found.items())
