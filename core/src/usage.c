@@ -11,13 +11,7 @@
 
 #define PROCESSES_MAX 65536
 /* Of /proc/PID/stat, proc(5). */
-enum {
-  FIELD_USER = 14,
-  FIELD_SYSTEM = 15,
-  FIELD_USER_REAPED = 16,
-  FIELD_SYSTEM_REAPED = 17,
-  FIELD_THREADS = 20
-};
+enum { FIELD_USER = 14, FIELD_SYSTEM = 15, FIELD_USER_REAPED = 16, FIELD_SYSTEM_REAPED = 17, FIELD_THREADS = 20 };
 
 struct sum {
   uint64_t user, system, resident, shared;

@@ -104,7 +104,7 @@ class _Signals:
     ) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, action in self._before.items():
-            # A terminal that goes sends SIGHUP to its session, and then to its foreground group: twice to this one.
+            # A terminal that goes sends SIGHUP to its session's leader, then to the foreground group: twice.
             signal.signal(number, signal.SIG_IGN if number in self._came else action)
         os.close(self.descriptor)
         os.close(self._near)
