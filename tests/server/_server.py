@@ -1,7 +1,6 @@
 """A server of its own as a program, and what it leaves behind taken away."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import httpx
 
 from ramet.client import Client
 from ramet.errors import DaemonLost
+from system._daemons import wait_gone
 
 PATIENCE_S = 60.0
 ALICE, ALICE_RUNS, ALICE_READS = "alice-token-0123456789", "alice-runs-0123456789", "alice-reads-0123456789"
@@ -127,20 +127,6 @@ def end_tenants(data: Path) -> None:
     for tenant in [*(data / "tenants").glob("*/run"), *data.glob("public/run")]:
         with suppress(DaemonLost), Client(str(tenant), start=False) as client:
             wait_gone(client.shutdown().pid)
-
-
-def wait_gone(pid: int) -> None:
-    """Return when a process that is none of our children has ended."""
-    import select
-
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([handle], [], [], PATIENCE_S)[0], f"{pid} stays"
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import pytest
 
 from _core_program import another_build
 from ramet.client import Client
-from server._server import BOB, TOKENS, Server, refusal, running, told, wait_gone
+from server._server import BOB, TOKENS, Server, refusal, running, told
+from system._daemons import wait_gone
 
 WORKERS = 2
 ROUNDS = 3

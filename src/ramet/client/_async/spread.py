@@ -20,6 +20,7 @@ T = TypeVar("T")
 _UNKNOWN = frozenset(("unknown_sandbox", "unknown_snapshot"))
 # Nothing was begun then. A connection that was lost later may have begun something, and is told.
 _ELSEWHERE = frozenset(("quota", "rate", "busy", "draining", "server_unreachable"))
+_HOMES_MAX = 65_536
 _EVERYWHERE = {"sandbox.list": "sandboxes", "snapshot.list": "snapshots"}
 
 
@@ -91,10 +92,16 @@ class AsyncSpread(AsyncClient):
                     raise
                 unknown = unknown or error
                 continue
-            self._homes[key] = member
+            self._know(key, member)
             return answer
         assert unknown is not None  # noqa: S101  there are servers
         raise unknown
+
+    def _know(self, key: str, member: AsyncClient) -> None:
+        self._homes.pop(key, None)
+        self._homes[key] = member
+        if len(self._homes) > _HOMES_MAX:  # who was not asked about for longest is looked for again
+            del self._homes[next(iter(self._homes))]
 
     async def open_link(self, name: str, arguments: Mapping[str, Any]) -> tuple[CoreLink, dict[str, Any]]:
         """A link to the core that has the sandbox."""

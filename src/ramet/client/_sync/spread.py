@@ -21,6 +21,7 @@ T = TypeVar("T")
 _UNKNOWN = frozenset(("unknown_sandbox", "unknown_snapshot"))
 # Nothing was begun then. A connection that was lost later may have begun something, and is told.
 _ELSEWHERE = frozenset(("quota", "rate", "busy", "draining", "server_unreachable"))
+_HOMES_MAX = 65_536
 _EVERYWHERE = {"sandbox.list": "sandboxes", "snapshot.list": "snapshots"}
 
 
@@ -92,10 +93,16 @@ class Spread(Client):
                     raise
                 unknown = unknown or error
                 continue
-            self._homes[key] = member
+            self._know(key, member)
             return answer
         assert unknown is not None  # noqa: S101  there are servers
         raise unknown
+
+    def _know(self, key: str, member: Client) -> None:
+        self._homes.pop(key, None)
+        self._homes[key] = member
+        if len(self._homes) > _HOMES_MAX:  # who was not asked about for longest is looked for again
+            del self._homes[next(iter(self._homes))]
 
     def open_link(self, name: str, arguments: Mapping[str, Any]) -> tuple[CoreLink, dict[str, Any]]:
         """A link to the core that has the sandbox."""
