@@ -23,7 +23,8 @@ struct root {
   int bind_count;
   struct root_mounts stock[ROOT_STOCK_MAX]; /* made ahead */
   int stock_count;
-  uint64_t usual_bytes, usual_inodes; /* of the last plan that took from stock: what is made for the next one has them */
+  uint64_t usual_bytes,
+      usual_inodes; /* of the last plan that took from stock: what is made for the next one has them */
 };
 
 /* The binds of a derived root are those of the root that the daemon defined. */
