@@ -16,7 +16,7 @@
 #define PIE_MOVES_MAX 8
 #define PIE_FDS_AT_ONCE 128
 #define PIE_SPAWN_FDS 4
-#define PIE_ENTRANCES_MAX 4
+#define PIE_ENTRANCES_MAX 5
 /* What a stem remembers of an order: its descriptors, and behind them what the order says, and the entrances. */
 enum { PIE_ORDER_NAMESPACES = PIE_SPAWN_FDS, PIE_ORDER_BORN_INSIDE, PIE_ORDER_ENTRANCES, PIE_ORDER_ENTRANCE };
 #define PIE_ORDER_WORDS (PIE_ORDER_ENTRANCE + PIE_ENTRANCES_MAX)

@@ -17,13 +17,13 @@
 #define STEP RAMET_STEP_INIT_CGROUP
 #define RETRIES_MAX 256
 
-enum controller { MEMORY, CPU, PIDS, IO, CONTROLLERS };
+enum controller { MEMORY, CPU, PIDS, IO, ACCOUNT, CONTROLLERS };
 
-/* Version 1 calls the last one blkio. */
-static const char *const names[CONTROLLERS] = {"memory", "cpu", "pids", "io"};
-static const char *const old_names[CONTROLLERS] = {"memory", "cpu", "pids", "blkio"};
+/* The last one bounds nothing; it counts time, which in version 2 every cgroup does. */
+static const char *const names[CONTROLLERS] = {"memory", "cpu", "pids", "io", ""};
+static const char *const old_names[CONTROLLERS] = {"memory", "cpu", "pids", "blkio", "cpuacct"};
 static int version;
-static int directories[CONTROLLERS] = {-1, -1, -1, -1}; /* in version 2 the same for all */
+static int directories[CONTROLLERS] = {-1, -1, -1, -1, -1}; /* in version 2 the same for all */
 static bool controls[CONTROLLERS];
 static struct disk {
   unsigned major, minor;
@@ -85,9 +85,13 @@ cgroups_descriptors(int out[CGROUP_DIRECTORIES_MAX])
 {
   int count = 0;
 
-  for (int i = 0; i < CONTROLLERS; i++)
-    if (controls[i] && (version == 1 || count == 0))
+  for (int i = 0; i < CONTROLLERS; i++) {
+    bool known = !controls[i];
+    for (int j = 0; j < count; j++)
+      known = known || out[j] == directories[i];
+    if (!known)
       out[count++] = directories[i];
+  }
   return count;
 }
 
@@ -97,7 +101,7 @@ cgroups_told(void)
   int n = version ? snprintf(told, sizeof told, "%d", version) : 0;
 
   for (int i = 0; i < CONTROLLERS; i++)
-    if (controls[i] && (i != IO || disk_count > 0))
+    if (controls[i] && i != ACCOUNT && (i != IO || disk_count > 0))
       n += snprintf(told + n, sizeof told - (size_t)n, " %s", names[i]);
   return told;
 }
@@ -322,7 +326,8 @@ apply(enum controller controller, int dir, const struct cgroup_limits *limits, s
   int result = controller == MEMORY ? limit_memory(dir, limits->memory)
                : controller == CPU  ? limit_cpu(dir, limits->quota)
                : controller == PIDS ? limit_pids(dir, limits->processes)
-                                    : limit_io(dir, limits->io);
+               : controller == IO   ? limit_io(dir, limits->io)
+                                    : 0;
 
   return result < 0 ? err_step(err, STEP, "limit %s: %s", names[controller], strerror(errno)) : 0;
 }
@@ -333,7 +338,8 @@ differs(enum controller controller, const struct cgroup_limits *one, const struc
   return controller == MEMORY ? one->memory != other->memory
          : controller == CPU  ? one->quota != other->quota
          : controller == PIDS ? one->processes != other->processes
-                              : one->io != other->io;
+         : controller == IO   ? one->io != other->io
+                              : false;
 }
 
 int
@@ -406,6 +412,12 @@ cgroups_open_memory(uint64_t number)
   return open_cgroup(MEMORY, number);
 }
 
+int
+cgroups_open_time(uint64_t number)
+{
+  return open_cgroup(version == 1 ? ACCOUNT : MEMORY, number);
+}
+
 uint64_t
 cgroups_memory_used(int dir)
 {
@@ -416,7 +428,6 @@ cgroups_memory_used(int dir)
   return used > kept ? used - kept : 0;
 }
 
-/* Version 2 counts it everywhere, version 1 where the hierarchy of memory has cpuacct as well. */
 uint64_t
 cgroups_time_used(int dir)
 {

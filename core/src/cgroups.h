@@ -17,7 +17,7 @@ struct cgroup_limits {
 
 #define CGROUP_PERIOD_US 100000
 /* Descriptors that core keeps for them. */
-#define CGROUP_DIRECTORIES_MAX 4
+#define CGROUP_DIRECTORIES_MAX 5
 #define CGROUP_DISKS_MAX 64
 
 /* How a process of a stem gets into a sandbox's cgroups: files to which it writes, or in version 2 a directory in which
@@ -27,10 +27,10 @@ struct cgroup_entrances {
   bool born_inside;
 };
 
-/* "1 memory=FD cpu=FD pids=FD blkio=FD" or "2 dir=FD memory cpu pids io": directories that belong to core's user, and what core may
- * have its sandboxes' cgroups control. -1 when it is no such text. */
+/* "1 memory=FD cpu=FD pids=FD blkio=FD cpuacct=FD" or "2 dir=FD memory cpu pids io": directories that belong to core's user, and what
+ * core may have its sandboxes' cgroups control. -1 when it is no such text. */
 int cgroups_take(const char *text);
-/* The descriptors that were taken, to be kept. */
+/* The descriptors that were taken, each once, to be kept. */
 int cgroups_descriptors(int out[CGROUP_DIRECTORIES_MAX]);
 /* Version and controllers, "" when there are none. */
 const char *cgroups_told(void);
@@ -58,9 +58,11 @@ int cgroups_open_entrances(uint64_t number, struct cgroup_entrances *entrances, 
 void cgroups_close_entrances(struct cgroup_entrances *entrances);
 /* The directory that bounds the memory, for cgroups_memory_used(); -1 when there is none. The caller's. */
 int cgroups_open_memory(uint64_t number);
+/* The one that counts time, for cgroups_time_used(); -1 when none does. The caller's. */
+int cgroups_open_time(uint64_t number);
 /* What could not be had back at once: without files that are only kept because there is room. */
 uint64_t cgroups_memory_used(int directory);
-/* Nanoseconds that those have run that are or were in it; 0: it does not count them. */
+/* Nanoseconds that those have run that are or were in it. */
 uint64_t cgroups_time_used(int directory);
 /* The most memory that was taken, and how many processes were killed for it. */
 void cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills);

@@ -18,7 +18,7 @@ struct fork_ends {
   int init;                /* init's end, over which it hands descriptors to the child */
 };
 
-/* A fork's process begins in its stem's cgroups, and is in those of its own only for what nothing else can bound. Its memory
+/* A fork's process begins in its stem's cgroups, and is in those of its own only for what nothing else can bound or count. Its memory
  * is that of its parked twin, to which the kernel charges it (mm->owner), wherever the child is: init watches it. So it does
  * where the state is to be kept: at a cgroup's limit the kernel kills, or has processes wait where no tracer can stop
  * them, and the snapshot's own copies would be charged to who is at the limit. */
@@ -40,8 +40,7 @@ bound(struct sandbox *sandbox, const struct plan *plan, struct cgroup_entrances 
     return -1;
   sandbox->limits = limits;
   sandbox_usual_limits(&limits);
-  return plan->snapshot && (plan->quota || plan->io_bytes) ? cgroups_open_entrances(sandbox->cgroup, entrances, err)
-                                                           : 0;
+  return plan->snapshot && plan_needs_cgroup(plan) ? cgroups_open_entrances(sandbox->cgroup, entrances, err) : 0;
 }
 
 static int

@@ -60,7 +60,7 @@ static struct rusage run_usage;
 static uint8_t *receive_buffer;
 static bool cgroup_joined = true;
 static struct err cgroup_failed;
-static int memory_group = -1;
+static int memory_group = -1, time_group = -1;
 
 /* ---- before hand-out ------------------------------------------------------------------------------------------ */
 
@@ -613,9 +613,11 @@ renew_machine_id(void)
 static void
 start_watching(const struct plan *plan)
 {
+  bool everybody = !plan->snapshot || plan_needs_cgroup(plan);
+
   memory_watch_start(plan->watch, plan->shm_bytes != 0, plan->keep != 0);
   /* A fork has the resource limits of its source. */
-  time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot, memory_group);
+  time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot, everybody ? time_group : -1);
   guest_view_start();
 }
 
@@ -877,17 +879,24 @@ receive(void)
     _exit(EXIT_SYSTEM);
 }
 
-/* And its own cgroup's directory, where it reads what is used of its memory. */
+/* And its own cgroup's directories, where it reads what is used. */
 static void
-keep_only_channel(int fd, int group)
+keep_only_channel(int fd, uint64_t cgroup)
 {
-  if (dup2(fd, 0) < 0 || (group >= 0 && dup2(group, 1) < 0) || sys_close_range(group < 0 ? 1 : 2, UINT_MAX, 0) < 0)
+  int *kept[] = {&channel, &memory_group, &time_group};
+  unsigned count = 0;
+
+  channel = fd;
+  memory_group = cgroup ? cgroups_open_memory(cgroup) : -1;
+  time_group = cgroup ? cgroups_open_time(cgroup) : -1;
+  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+    if (*kept[i] >= 0)
+      *kept[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, 16); /* out of the way of the others' places */
+  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+    if (*kept[i] >= 0)
+      *kept[i] = dup3(*kept[i], (int)count++, O_CLOEXEC);
+  if (channel != 0 || sys_close_range(count, UINT_MAX, 0) < 0)
     _exit(EXIT_SYSTEM);
-  channel = 0;
-  fcntl(channel, F_SETFD, FD_CLOEXEC);
-  memory_group = group < 0 ? -1 : 1;
-  if (memory_group >= 0)
-    fcntl(memory_group, F_SETFD, FD_CLOEXEC);
 }
 
 /* The sooner of two timeouts of poll(2). */
@@ -931,8 +940,7 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
   /* While its directories are open still. What failed is told when core listens. */
   if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
     cgroup_joined = false;
-  int group = cgroup && cgroup_joined ? cgroups_open_memory(cgroup) : -1;
-  keep_only_channel(fd, group);
+  keep_only_channel(fd, cgroup_joined ? cgroup : 0);
   receive_buffer = malloc(RAMET_FRAME_BYTES);
   if (!receive_buffer)
     _exit(EXIT_SYSTEM);

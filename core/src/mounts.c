@@ -75,6 +75,29 @@ tmpfs_make(const struct tmpfs_options *options, unsigned attributes, enum ramet_
   return filesystem_make("tmpfs", list, attributes, step, err);
 }
 
+static int
+context_number(int fs, const char *key, uint64_t number, enum ramet_step step, struct err *err)
+{
+  char text[24];
+
+  snprintf(text, sizeof text, "%" PRIu64, number);
+  return context_string(fs, key, text, step, err);
+}
+
+int
+tmpfs_resize(int tmpfs, uint64_t bytes, uint64_t inodes, enum ramet_step step, struct err *err)
+{
+  cleanup_fd int fs = sys_fspick(tmpfs, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC);
+
+  if (fs < 0)
+    return err_step(err, step, "fspick: %s", strerror(errno));
+  if (context_number(fs, "size", bytes, step, err) < 0 || context_number(fs, "nr_inodes", inodes, step, err) < 0)
+    return -1;
+  if (sys_fsconfig(fs, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) < 0)
+    return context_error(fs, "resize", step, err);
+  return 0;
+}
+
 /* "lowerdir+" needs Linux 6.8; "lowerdir" is understood by all, up to 256 bytes in one call. */
 static int
 add_lower(int fs, const char *lower, struct err *err)

@@ -13,6 +13,8 @@ struct tmpfs_options {
 
 int tmpfs_make(const struct tmpfs_options *options, unsigned attributes, enum ramet_step step,
                struct err *err) MUST_CHECK;
+/* Bounds one that is there anew, both bounds not 0. */
+int tmpfs_resize(int tmpfs, uint64_t bytes, uint64_t inodes, enum ramet_step step, struct err *err) MUST_CHECK;
 /* proc, devpts: a file system without a source. `options`: key, value, key, value, NULL. */
 int filesystem_make(const char *type, const char *const *options, unsigned attributes, enum ramet_step step,
                     struct err *err) MUST_CHECK;

@@ -339,3 +339,12 @@ plan_free(struct plan *plan)
   free(plan->arena);
   plan->arena = NULL;
 }
+
+/* More processor time than this nobody is held to exactly. */
+#define ESTIMATED_NS 86400000000000u
+
+bool
+plan_needs_cgroup(const struct plan *plan)
+{
+  return plan->quota || plan->io_bytes || (plan->cpu_ns && plan->cpu_ns < ESTIMATED_NS);
+}

@@ -76,6 +76,8 @@ int plan_decode(struct span payload, enum plan_use use, bool from_core, int fd_c
 /* Builds argv, envp and cwd as C strings; needs memory, so before any step. */
 int plan_strings(struct plan *plan, struct err *err) MUST_CHECK;
 void plan_free(struct plan *plan);
+/* Whether a fork's first process has to be in the sandbox's own cgroups, where there are any. */
+bool plan_needs_cgroup(const struct plan *plan);
 
 /* Whether it is one that a terminal can have: RAMET_TAG_WINDOW. */
 int window_decode(struct span value, uint32_t *window, struct err *err) MUST_CHECK;

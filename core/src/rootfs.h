@@ -44,6 +44,7 @@ int root_count(void);
 struct root_mounts {
   int fds[ROOT_MOUNTS_FIXED + RAMET_BINDS_MAX];
   int count;
+  uint64_t bytes, inodes; /* which its writable layer may have */
 };
 int root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mounts,
                   struct err *err) MUST_CHECK;

@@ -21,9 +21,10 @@ struct root {
   int binds[RAMET_BINDS_MAX]; /* slots of the store */
   char *targets[RAMET_BINDS_MAX];
   int bind_count;
-  struct root_mounts stock[ROOT_STOCK_MAX]; /* made ahead for plans with these limits: */
-  uint64_t stock_bytes, stock_inodes;
-  int stock_count, stock_misses;
+  struct root_mounts stock[ROOT_STOCK_MAX]; /* made ahead */
+  int stock_count;
+  uint64_t usual_bytes,
+      usual_inodes; /* of the last plan that took from stock: what is made for the next one has them */
 };
 
 /* The binds of a derived root are those of the root that the daemon defined. */

@@ -25,9 +25,6 @@ static struct deadline cooling;
 /* Two roots in turns keep what they have; one that is left for good does not hold mounts and memory for nothing. */
 #define COOLING_NS 1000000000u
 
-/* So many plans with other disk limits in a row, and the stock is made for those. */
-#define STOCK_MISSES_MAX 8
-
 static void
 empty_stock(struct root *root)
 {
@@ -177,6 +174,8 @@ make_mounts(const struct root *root, const struct sizes *sizes, struct root_moun
   const struct root *holder = root_bind_holder(root);
 
   mounts->count = ROOT_MOUNTS_FIXED;
+  mounts->bytes = sizes->bytes;
+  mounts->inodes = sizes->inodes;
   for (int i = 0; i < ROOT_MOUNTS_FIXED; i++)
     mounts->fds[i] = -1;
   cleanup_fd int upper = make_upper(root, sizes, err);
@@ -199,24 +198,6 @@ make_mounts(const struct root *root, const struct sizes *sizes, struct root_moun
 
 /* ---- stock ---------------------------------------------------------------------------------------------------- */
 
-/* The limits that are in use decide, not those of one plan in between: to empty the stock is slow, since each mount
- * that goes waits for every processor. */
-static bool
-stock_fits(struct root *root, const struct plan *plan)
-{
-  if (root->stock_bytes == plan->disk_bytes && root->stock_inodes == plan->disk_inodes) {
-    root->stock_misses = 0;
-    return true;
-  }
-  if (root->stock_count > 0 && ++root->stock_misses < STOCK_MISSES_MAX)
-    return false;
-  empty_stock(root);
-  root->stock_bytes = plan->disk_bytes;
-  root->stock_inodes = plan->disk_inodes;
-  root->stock_misses = 0;
-  return true;
-}
-
 bool
 root_stock_low(void)
 {
@@ -229,7 +210,7 @@ root_stock_add(void)
   struct root_mounts *mounts = &hot->stock[hot->stock_count];
   struct err err = {0};
 
-  const struct sizes sizes = {hot->stock_bytes, hot->stock_inodes, 0};
+  const struct sizes sizes = {hot->usual_bytes, hot->usual_inodes, 0};
 
   if (make_mounts(hot, &sizes, mounts, &err) == 0) {
     hot->stock_count++;
@@ -246,13 +227,20 @@ root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mo
   const struct sizes sizes = {plan->disk_bytes, plan->disk_inodes, plan->shm_bytes};
 
   /* A snapshot's root holds files for /dev/shm, which are copied for each sandbox. A fault wants every step. */
-  if (root->shm >= 0 || plan->shm_bytes || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
+  if (root->shm >= 0 || plan->shm_bytes || plan->fault != RAMET_STEP_NONE)
     return make_mounts(root, &sizes, mounts, err);
+  root->usual_bytes = sizes.bytes;
+  root->usual_inodes = sizes.inodes;
   heat(root);
   if (root->stock_count == 0)
     return make_mounts(root, &sizes, mounts, err);
   *mounts = root->stock[--root->stock_count];
-  return 0;
+  /* An empty layer is bounded anew in 10 us, and made in 150. */
+  if (mounts->bytes == sizes.bytes && mounts->inodes == sizes.inodes)
+    return 0;
+  mounts->bytes = sizes.bytes;
+  mounts->inodes = sizes.inodes;
+  return tmpfs_resize(mounts->fds[ROOT_MOUNT_UPPER], sizes.bytes, sizes.inodes, RAMET_STEP_UPPER, err);
 }
 
 void

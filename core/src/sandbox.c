@@ -894,23 +894,31 @@ on_deadline(struct sandbox *sandbox, struct frame *frame)
   end_because(sandbox, RAMET_REASON_TIMEOUT);
 }
 
+/* Init may need longer for it than it has: it is core that ends it then, for the same cause. */
+static void
+end_run_because(struct sandbox *sandbox, enum ramet_reason cause)
+{
+  if (!sandbox->overdue)
+    sandbox->cause = cause;
+  sandbox->reason = sandbox->cause; /* unless init tells otherwise before it dies */
+  sandbox->status = SIGKILL;
+  if (!ask_to_end(sandbox))
+    end_because(sandbox, sandbox->cause);
+}
+
 static void
 on_run_deadline(struct sandbox *sandbox, struct frame *frame)
 {
-  sandbox->cause = sandbox->overdue ? sandbox->cause : RAMET_REASON_TIMEOUT;
-  if (!ask_to_end(sandbox))
-    on_deadline(sandbox, frame);
+  (void)frame;
+  end_run_because(sandbox, RAMET_REASON_TIMEOUT);
 }
 
 static void
 on_run_idle(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
-  if (sandbox->overdue)
-    return;
-  sandbox->cause = RAMET_REASON_IDLE;
-  if (!ask_to_end(sandbox))
-    end_because(sandbox, RAMET_REASON_IDLE);
+  if (!sandbox->overdue)
+    end_run_because(sandbox, RAMET_REASON_IDLE);
 }
 
 static void

@@ -1143,6 +1143,8 @@ stem_fork(const struct stem_plan *plan, uint64_t region, uint64_t region_length,
   return 0;
 }
 
+_Static_assert(PIE_ENTRANCES_MAX >= CGROUP_DIRECTORIES_MAX, "an order holds an entrance to each hierarchy");
+
 static int
 send_order(int control, struct pie_spawn order, const int *fds)
 {

@@ -17,6 +17,7 @@
 #define SYS_fsopen 430
 #define SYS_fsconfig 431
 #define SYS_fsmount 432
+#define SYS_fspick 433
 #endif
 #ifndef SYS_pidfd_send_signal
 #define SYS_pidfd_send_signal 424
@@ -69,6 +70,12 @@ static inline int
 sys_fsconfig(int fs, unsigned command, const char *key, const void *value, int aux)
 {
   return (int)syscall(SYS_fsconfig, fs, command, key, value, aux);
+}
+
+static inline int
+sys_fspick(int dir, const char *path, unsigned flags)
+{
+  return (int)syscall(SYS_fspick, dir, path, flags);
 }
 
 static inline int

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The time of the tree is what its processes have run, which their clocks tell to the nanosecond, and what those have
- * run that were waited for. A parent that ignores SIGCHLD waits for nobody: the kernel forgets what its children have
- * run as soon as they end. Where there is a cgroup it has counted them. Elsewhere what was once seen stays counted, and
- * while somebody ignores SIGCHLD looks are frequent, and each child that is seen for the first time stands for those
- * that came and went unseen. Rejected: taskstats, the connector of processes and acct(2) need privileges of the host;
+ * The time of the tree is what its cgroup has counted, where there is one with everybody in it. Elsewhere it is what its
+ * processes have run, which their clocks tell to the nanosecond, and what those have run that were waited for. A parent
+ * that ignores SIGCHLD waits for nobody: the kernel forgets what its children have run as soon as they end. There what
+ * was once seen stays counted, and while somebody ignores SIGCHLD looks are frequent, and each child that is seen for
+ * the first time stands for those that came and went unseen. Rejected: taskstats, the connector of processes and acct(2) need privileges of the host;
  * perf_event_open(2) with `inherit` is what most distributions forbid; ptrace(2) is the guest's own. */
 #define _GNU_SOURCE
 #include "time_watch.h"
@@ -231,12 +231,16 @@ account(const struct measure *found, bool *forgetful)
   if (twice > lost)
     lost = twice;
   missing = gone;
-  if (group >= 0) {
-    uint64_t counted = cgroups_time_used(group), begun = group_before + nanoseconds_of(CLOCK_PROCESS_CPUTIME_ID);
-    if (counted > begun && counted - begun > known)
-      known = counted - begun;
-  }
   return known;
+}
+
+/* As of the last ticks of the processors. */
+static uint64_t
+counted(void)
+{
+  uint64_t all = cgroups_time_used(group), others = group_before + nanoseconds_of(CLOCK_PROCESS_CPUTIME_ID);
+
+  return all > others ? all - others : 0;
 }
 
 /* ---- acting --------------------------------------------------------------------------------------------------- */
@@ -278,10 +282,9 @@ plan_next(uint64_t used, bool forgetful, uint64_t began, uint64_t now)
     quiet = 0;
   else if (quiet < 32)
     quiet++;
-  for (size_t i = 0; i < last.count; i++)
-    if (last.seen[i].forgets && quiet < 5)
-      dense = DENSE_NS << quiet;
-  for (size_t i = 0; i < last.count; i++)
+  if (quiet < 5)
+    dense = DENSE_NS << quiet;
+  for (size_t i = 0; i < last.count && group < 0; i++)
     if (last.seen[i].forgets && dense < wait)
       wait = dense;
   if (wait < (now - began) * COST)
@@ -329,10 +332,10 @@ time_watch_look(void)
   bool forgetful = false;
   uint64_t used = 0;
   measure_tree(&found);
-  if (cpu_limit && torn(&found))
+  if (cpu_limit && group < 0 && torn(&found))
     measure_tree(&found);
   if (cpu_limit) {
-    used = account(&found, &forgetful);
+    used = group < 0 ? account(&found, &forgetful) : counted();
     bound_time(used, found.largest);
   }
   if (found.print != last.print)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* In nanoseconds; 0: nobody looks. `own`: each process has the same limit on its own time, as a resource limit. `cgroup`:
- * the directory of one that has counted at least some of them, or -1. */
+ * the directory of the one that counts the time of all of them, or -1. */
 void time_watch_start(uint64_t cpu, uint64_t idle, bool own, int cgroup);
 /* How long poll(2) may wait before the next look, -1: for ever. */
 int time_watch_timeout(void);

@@ -61,6 +61,16 @@ def test_programs_find_how_many_processors_they_have():
     assert ramet.run("echo $OMP_NUM_THREADS").stdout == "\n"
 
 
+def test_commands_of_a_sandbox_and_of_its_forks_find_what_each_may_use():
+    line = "echo $GOMAXPROCS $RAYON_NUM_THREADS $GOMEMLIMIT"
+    with (
+        ramet.Sandbox(command=["cat"], env={"RAYON_NUM_THREADS": "9"}, limits={"memory": "200M"}) as parent,
+        parent.fork(limits={"cpus": 0.5, "memory": "100M"}) as child,
+    ):
+        assert parent.commands.run(line).stdout.split() == ["9", str(180 * MIB)]
+        assert child.commands.run(line).stdout.split() == ["1", "9", str(90 * MIB)]
+
+
 def test_a_fork_with_a_fraction_of_its_own_is_held_to_it():
     source = f"import sys, resource\nfor line in sys.stdin:\n    exec({BUSY!r})\n    print(sum(os.times()[:2]), flush=True)"
     with ramet.Sandbox(command=["python3", "-S", "-c", f"import os\n{source}"]) as parent:

@@ -269,6 +269,15 @@ def test_the_largest_limit_is_taken_or_refused_by_name(name):
 def test_a_limit_is_one_sandboxs_and_not_the_next_ones():
     assert ramet.run("ulimit -n; ulimit -f", limits={"open_files": 99, "file_size": 512}).stdout == "99\n1\n"
     assert ramet.run("ulimit -n").stdout == f"{BY_NAME['open_files'].default}\n"
+    # The layers of both were made ahead, for whom nobody knew.
+    look = "stat -f -c '%b %c' /"
+    for disk, inodes in (
+        (64 << 20, 99),
+        (1 << 31, 500_000),
+        (BY_NAME["disk"].default, BY_NAME["inodes"].default),
+    ):
+        limits = {"disk": disk, "inodes": inodes}
+        assert ramet.run(look, limits=limits).stdout == f"{disk // 4096} {inodes}\n"
 
 
 def test_a_daemon_whose_own_user_may_have_few_processes_gives_fewer(own):

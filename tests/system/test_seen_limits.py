@@ -90,3 +90,11 @@ def test_the_number_of_processors_is_what_may_be_used():
         for one, number in ((child, 1), (whole, os.cpu_count())):
             one.stdin.write(b"\n")
             assert one.stdout.readline().decode().split() == [str(number)] * 3
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/java"), reason="no Java here")
+def test_java_sizes_its_heap_by_the_limit():
+    """It looks at nothing that a sandbox may show it, but reads a variable."""
+    result = ramet.run("java -XX:+PrintFlagsFinal -version", limits={"memory": "400M"}, timeout=60)
+    (size,) = [line.split()[3] for line in result.stdout.splitlines() if " MaxHeapSize " in line]
+    assert int(size) <= 200 << 20, result.stderr

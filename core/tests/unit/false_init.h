@@ -48,18 +48,24 @@ sandbox_in(enum sandbox_state state, bool is_run)
   return sandbox;
 }
 
-/* Waits until init is dead and lets core hear of it. What was told is taken down a little later, and so is what was
- * asked to end and says nothing. */
+/* Waits until init is dead and lets core hear of it. */
 static __attribute__((unused)) void
-die(struct sandbox *sandbox)
+reap_init(struct sandbox *sandbox)
 {
   siginfo_t info;
 
-  if (!sandbox->killed && (sandbox->overdue || (sandbox->state == SANDBOX_ENDING && sandbox->told)))
-    deadline_fired(&sandbox->deadline);
   NEED(waitid(P_PID, (id_t)sandbox->pid, &info, WEXITED | WNOWAIT) == 0);
   sandbox_reap();
   close_fd(&far);
+}
+
+/* What was told is taken down a little later, and so is what was asked to end and says nothing. */
+static __attribute__((unused)) void
+die(struct sandbox *sandbox)
+{
+  if (!sandbox->killed && (sandbox->overdue || (sandbox->state == SANDBOX_ENDING && sandbox->told)))
+    deadline_fired(&sandbox->deadline);
+  reap_init(sandbox);
 }
 
 static __attribute__((unused)) void

@@ -291,6 +291,32 @@ a_sandbox_in_which_nothing_runs_is_ended_for_that(void)
   die(sandbox);
 }
 
+/* Whether core has to end it, or init dies of something else meanwhile. */
+static void
+a_run_whose_init_needs_longer_for_its_end_is_told_with_the_first_cause(void)
+{
+  static const enum ramet_reason causes[] = {RAMET_REASON_TIMEOUT, RAMET_REASON_IDLE};
+
+  for (int i = 0; i < 4; i++) {
+    struct sandbox *sandbox = sandbox_in(SANDBOX_RUNNING, true);
+    uint64_t value = 0;
+    if (causes[i % 2] == RAMET_REASON_IDLE)
+      say(sandbox, RAMET_INIT_IDLE, 0, NULL);
+    else
+      deadline_fired(&sandbox->deadline);
+    say(sandbox, RAMET_INIT_IDLE, 0, NULL); /* which changes nothing */
+    CHECK(sandbox->state == SANDBOX_RUNNING && sandbox->overdue);
+    CHECK(told_count == 0);
+    kill(sandbox->pid, SIGKILL);
+    if (i < 2)
+      die(sandbox); /* init had its time */
+    else
+      reap_init(sandbox);
+    CHECK(told_count == 1 && told_ended(&told[0], REQUEST, causes[i % 2]));
+    CHECK(told_number(&told[0], RAMET_TAG_STATUS, &value) && value == SIGKILL);
+  }
+}
+
 static void
 an_end_that_nobody_asked_for_is_hostile(void)
 {
@@ -419,6 +445,7 @@ main(void)
   RUN(a_kill_ends_a_standing_sandbox_with_an_event);
   RUN(a_standing_sandbox_whose_init_does_not_say_that_it_ended_is_killed);
   RUN(a_sandbox_in_which_nothing_runs_is_ended_for_that);
+  RUN(a_run_whose_init_needs_longer_for_its_end_is_told_with_the_first_cause);
   RUN(an_end_that_nobody_asked_for_is_hostile);
   RUN(a_create_that_ends_before_it_stands_is_answered);
   RUN(a_process_that_does_not_die_is_told_as_lingering_once);

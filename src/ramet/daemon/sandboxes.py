@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ramet._descriptors import close_all
 from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
+from ramet.engine.plan import environment_of
 from ramet.errors import RametError
 from ramet.models.commands import SandboxLane
 from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
@@ -146,7 +147,7 @@ class SandboxOperations:
         return SandboxLane(
             core_id=f"{sandbox.core.core_id:016x}",
             number=sandbox.number,
-            environment=dict(environment),
+            environment={**environment_of(sandbox.limits), **environment},
             home=home,
             single_uid=sandbox.core.single_uid,
             limits=sandbox.limits.asked(),

@@ -69,7 +69,7 @@ class Defined:
             if len(self.beginnings) >= 64:
                 self.beginnings.clear()
             encoded = self.fixed + plan.limits_part(key, self.cgroups)
-            environment = {**self.environment, **plan.environment_of(key)}
+            environment = {**plan.environment_of(key), **self.environment}
             known = self.beginnings[key] = Beginning(encoded, environment, self.home)
         return known
 
@@ -80,8 +80,8 @@ class Defined:
 
     def spawn(self, request: RunRequest, sandbox: int, streams: bytes, user: tuple[int, int] = ROOT) -> bytes:
         """The payload of SPAWN."""
-        own = {**plan.environment_of(request.limits), **request.env}
-        environment = environment_part({**self.environment, **own})
+        told = plan.environment_of(request.limits)
+        environment = environment_part({**told, **self.environment, **request.env})
         return plan.spawn_part(request, sandbox, self.home, streams, user) + environment
 
 

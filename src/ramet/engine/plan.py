@@ -33,10 +33,20 @@ PROCESSOR_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "LOKY_MAX_CPU_COUNT",
     "RAYON_NUM_THREADS",
+    "TOKIO_WORKER_THREADS",
+    "CARGO_BUILD_JOBS",
+    "CMAKE_BUILD_PARALLEL_LEVEL",
     "GOMAXPROCS",
+    "JULIA_CPU_THREADS",
+    "DOTNET_PROCESSOR_COUNT",
     "PYTHON_CPU_COUNT",
 )
+HEAP_SHARE = 0.75
+"""Of a limit on memory, what .NET's heap may take; its own share where it finds a limit."""
 PERIOD_US = 100_000
 """Microseconds; cgroups.h's."""
 _RLIMIT = struct.Struct("<IIQQ").pack
@@ -107,13 +117,21 @@ def _quota(limits: Limits) -> int:
 def environment_of(limits: Limits) -> dict[str, str]:
     """Variables by which runtimes learn what they may use, where that is less than they find.
 
-    nproc(1) reads the first.
+    nproc(1) reads the first. The Java VM looks nowhere else but at mounted cgroups and sysinfo(2), and tells on standard
+    error that it has read its variable.
     """
     found = {}
+    java = []
     if _quota(limits):
-        found = dict.fromkeys(PROCESSOR_VARIABLES, str(max(1, math.ceil(limits.cpus))))
+        count = max(1, math.ceil(limits.cpus))
+        found = dict.fromkeys(PROCESSOR_VARIABLES, str(count))
+        java.append(f"-XX:ActiveProcessorCount={count}")
     if "memory" in limits.asked():
         found["GOMEMLIMIT"] = str(limits.memory * 9 // 10)
+        found["DOTNET_GCHeapHardLimit"] = f"{int(limits.memory * HEAP_SHARE):x}"
+        java.append(f"-XX:MaxRAM={limits.memory}")
+    if java:
+        found["JAVA_TOOL_OPTIONS"] = " ".join(["-XX:+IgnoreUnrecognizedVMOptions", *java])
     return found
 
 

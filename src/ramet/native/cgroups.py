@@ -20,6 +20,8 @@ NOTE = "cgroups"
 WANTED = ("memory", "cpu", "pids", "io")
 OLD_NAMES = {"io": "blkio"}
 """What version 1 calls a controller, where that is something else."""
+COUNTS_TIME = "cpuacct"
+"""Version 1's, which bounds nothing. In version 2 each cgroup counts what has been run in it."""
 PREFIX = "ramet-"
 ABANDONED_S = 60.0
 SHARES = 4 * 1024
@@ -74,7 +76,7 @@ def find_place(proc: str = "/proc/self", root: str = "") -> Place:
             return place
         reason = place.why or reason
     parents = []
-    for controller in [OLD_NAMES.get(name, name) for name in WANTED]:
+    for controller in [*[OLD_NAMES.get(name, name) for name in WANTED], COUNTS_TIME]:
         if (mount := legacy.get(controller)) is not None and controller in own:
             directory = _below(mount, own[controller])
             if directory is not None and _writable(directory):

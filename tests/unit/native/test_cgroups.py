@@ -69,7 +69,7 @@ def test_version_1_serves_where_version_2_has_nothing_to_give(machine):
     machine.says([*mounts, V2.format(shown="/")], "2:cpu,cpuacct:/\n1:memory:/mine\n0::/\n")
     machine.cgroup("")
     memory, cpu = machine.cgroup("memory/mine"), machine.cgroup("cpu,cpuacct")
-    assert machine.place() == Place(1, (("memory", memory), ("cpu", cpu)))
+    assert machine.place() == Place(1, (("memory", memory), ("cpu", cpu), ("cpuacct", cpu)))
 
 
 def test_without_memory_version_1_is_no_place(machine):
