@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "mounts.h"
+#include "proc_masks.h"
 #include "syscalls.h"
 
 static int host_namespace = -1;
@@ -122,7 +123,7 @@ make_core_root(int *root, int *proc, struct err *err)
                           RAMET_STEP_CORE_PROC, err);
   if (*proc < 0)
     return -1;
-  if (fault_here(RAMET_STEP_CORE_ROOT, err) < 0)
+  if (proc_masks_learn(*proc, err) < 0 || fault_here(RAMET_STEP_CORE_ROOT, err) < 0)
     return -1;
   *root = tmpfs_make(&small, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_CORE_ROOT, err);
   if (*root < 0)
