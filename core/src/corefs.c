@@ -14,7 +14,7 @@
 
 static int host_namespace = -1;
 static int core_namespace = -1;
-static bool detached_layers;
+static bool detached_layers, detached_targets;
 
 static const char *const device_nodes[] = {"null", "zero", "full", "random", "urandom", "tty"};
 #define DEVICE_COUNT (sizeof device_nodes / sizeof device_nodes[0])
@@ -231,7 +231,14 @@ corefs_setup(bool attach_layers, struct err *err)
     return -1;
   struct err ignored = {0};
   detached_layers = !attach_layers && overlay_takes_detached(&ignored);
+  detached_targets = detached_layers && mounts_on_detached(&ignored);
   return 0;
+}
+
+bool
+corefs_detached_targets(void)
+{
+  return detached_targets;
 }
 
 bool

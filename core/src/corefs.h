@@ -19,6 +19,8 @@
 /* `attach_layers`: behave as on a kernel that builds overlays of attached layers only. */
 int corefs_setup(bool attach_layers, struct err *err) MUST_CHECK;
 bool corefs_detached_layers(void);
+/* Whether something can be mounted on what is attached nowhere. */
+bool corefs_detached_targets(void);
 
 /* For what must be done among the host's mounts: as short as can be, and always back. */
 int corefs_visit_host(enum ramet_step step, struct err *err) MUST_CHECK;

@@ -59,7 +59,7 @@ send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root,
     return err_field(err, "fds", "%d mounts and %d descriptors are too many", count, frame->fd_count);
   put_raw(&writer, frame->payload);
   put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
-  root_put_targets(root, &writer);
+  root_put_targets(root, mounts, &writer);
   put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched ? plan->memory : 0);
   memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
   if (snapshot) {
