@@ -12,6 +12,8 @@
 #define COREFS_EMPTY "/e"
 /* An empty directory with mount points: the root of an entry until a plan gives it one, and under that afterwards. */
 #define COREFS_ENTRY "/r"
+/* In that directory, the same for all: what limit_views.h makes. */
+#define COREFS_LIMIT_VIEWS "/c"
 
 /* In M_host a tmpfs of ours covers /proc: no root is made of that, every host has it, and nothing else is hidden. */
 #define COREFS_STORE "/proc"

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "filters.h"
+#include "limit_views.h"
 #include "rootfs.h"
 #include "snapshot.h"
 
@@ -152,6 +153,8 @@ send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan
   struct cgroup_entrances entrances = {.count = 0};
   int result = bound(sandbox, plan, &entrances, err);
 
+  if (result == 0 && !(sandbox->limit_view = limit_view_hold(plan, err)))
+    result = -1;
   if (result == 0)
     result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
   if (result == 0 && plan->snapshot)
