@@ -8,12 +8,14 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "limit_views.h"
 #include "mounts.h"
+#include "proc_masks.h"
 #include "syscalls.h"
 
 static int host_namespace = -1;
 static int core_namespace = -1;
-static bool detached_layers;
+static bool detached_layers, detached_targets;
 
 static const char *const device_nodes[] = {"null", "zero", "full", "random", "urandom", "tty"};
 #define DEVICE_COUNT (sizeof device_nodes / sizeof device_nodes[0])
@@ -114,7 +116,7 @@ open_host_devices(int nodes[DEVICE_COUNT], struct err *err)
 static int
 make_core_root(int *root, int *proc, struct err *err)
 {
-  struct tmpfs_options small = {.bytes = 1 << 20, .inodes = 64, .mode = "0755"};
+  struct tmpfs_options small = {.bytes = 256 << 20, .inodes = 1 << 16, .mode = "0755"};
 
   if (fault_here(RAMET_STEP_CORE_PROC, err) < 0)
     return -1;
@@ -122,12 +124,12 @@ make_core_root(int *root, int *proc, struct err *err)
                           RAMET_STEP_CORE_PROC, err);
   if (*proc < 0)
     return -1;
-  if (fault_here(RAMET_STEP_CORE_ROOT, err) < 0)
+  if (proc_masks_learn(*proc, err) < 0 || fault_here(RAMET_STEP_CORE_ROOT, err) < 0)
     return -1;
   *root = tmpfs_make(&small, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_CORE_ROOT, err);
   if (*root < 0)
     return -1;
-  static const char *const dirs[] = {"proc", "dev", "n", "e", "r", "r/p", "r/d", "r/u", "r/v"};
+  static const char *const dirs[] = {"proc", "dev", "n", "e", "r", "r/p", "r/d", "r/u", "r/v", "r/c"};
   for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
     if (make_dir(*root, dirs[i], RAMET_STEP_CORE_ROOT, err) < 0)
       return -1;
@@ -160,6 +162,16 @@ seal_mount(const char *path, enum ramet_step step, struct err *err)
   if (sys_mount_setattr(AT_FDCWD, path, 0, &attr) < 0)
     return err_step(err, step, "make %s read-only: %s", path, strerror(errno));
   return 0;
+}
+
+/* Before this root is made read-only: of all that are copied from it later, this mount alone is not. */
+static int
+open_limit_views(struct err *err)
+{
+  int views = tree_clone(AT_FDCWD, COREFS_ENTRY COREFS_LIMIT_VIEWS, RAMET_STEP_CORE_ROOT, err);
+
+  limit_views_setup(views);
+  return views < 0 ? -1 : 0;
 }
 
 static int
@@ -216,7 +228,8 @@ corefs_setup(bool attach_layers, struct err *err)
     nodes[i] = -1;
   if (private_mounts(err) == 0 && keep_host_mounts(err) == 0 && open_host_devices(nodes, err) == 0 &&
       make_core_root(&root, &proc, err) == 0 && leave_host_root(root, err) == 0 &&
-      populate_core_root(proc, nodes, err) == 0 && seal_mount("/dev", RAMET_STEP_CORE_DEV, err) == 0 &&
+      populate_core_root(proc, nodes, err) == 0 && open_limit_views(err) == 0 &&
+      seal_mount("/dev", RAMET_STEP_CORE_DEV, err) == 0 &&
       seal_mount("/", RAMET_STEP_CORE_ROOT, err) == 0)
     result = 0;
   for (size_t i = 0; i < DEVICE_COUNT; i++)
@@ -230,7 +243,14 @@ corefs_setup(bool attach_layers, struct err *err)
     return -1;
   struct err ignored = {0};
   detached_layers = !attach_layers && overlay_takes_detached(&ignored);
+  detached_targets = detached_layers && mounts_on_detached(&ignored);
   return 0;
+}
+
+bool
+corefs_detached_targets(void)
+{
+  return detached_targets;
 }
 
 bool

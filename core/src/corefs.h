@@ -12,6 +12,8 @@
 #define COREFS_EMPTY "/e"
 /* An empty directory with mount points: the root of an entry until a plan gives it one, and under that afterwards. */
 #define COREFS_ENTRY "/r"
+/* In that directory, the same for all: what limit_views.h makes. */
+#define COREFS_LIMIT_VIEWS "/c"
 
 /* In M_host a tmpfs of ours covers /proc: no root is made of that, every host has it, and nothing else is hidden. */
 #define COREFS_STORE "/proc"
@@ -19,6 +21,8 @@
 /* `attach_layers`: behave as on a kernel that builds overlays of attached layers only. */
 int corefs_setup(bool attach_layers, struct err *err) MUST_CHECK;
 bool corefs_detached_layers(void);
+/* Whether something can be mounted on what is attached nowhere. */
+bool corefs_detached_targets(void);
 
 /* For what must be done among the host's mounts: as short as can be, and always back. */
 int corefs_visit_host(enum ramet_step step, struct err *err) MUST_CHECK;

@@ -13,6 +13,7 @@
 #include <sys/statfs.h>
 
 #include "cgroups.h"
+#include "limit_views.h"
 #include "loop.h"
 #include "memory_watch.h"
 #include "mounts.h"
@@ -284,66 +285,6 @@ cover_view(struct view *view, int root, struct err *err)
   return view->fd < 0 ? err_step(err, STEP, "open %s: %s", view->name, strerror(errno)) : 0;
 }
 
-/* As programs look for it in both versions: each limit under the names that it has there. What most sandboxes have
- * none of stands there before hand-out; of the others the files are open until then. */
-static struct limit_file {
-  const char *path;
-  int fd;
-  size_t length;
-} memory_files[] = {{"cgroup/memory.max", -1, 0}, {"cgroup/memory/memory.limit_in_bytes", -1, 0}},
-  process_files[] = {{"cgroup/pids.max", -1, 0}, {"cgroup/pids/pids.max", -1, 0}},
-  quota_files[] = {{"cgroup/cpu.max", -1, 0}, {"cgroup/cpu/cpu.cfs_quota_us", -1, 0}};
-enum { NAMES = 2 };
-static int cgroup_mount = -1;
-
-static int
-write_limit(struct limit_file *file, const char *text, struct err *err)
-{
-  size_t length = strlen(text);
-
-  if (pwrite(file->fd, text, length, 0) < 0 || (length < file->length && ftruncate(file->fd, (off_t)length) < 0))
-    return err_step(err, STEP, "write %s: %s", file->path, strerror(errno));
-  file->length = length;
-  return 0;
-}
-
-static int
-make_limit_file(struct limit_file *file, const char *text, struct err *err)
-{
-  file->fd = openat(place, file->path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0444);
-  if (file->fd < 0)
-    return err_step(err, STEP, "make %s: %s", file->path, strerror(errno));
-  return write_limit(file, text, err);
-}
-
-static int
-make_limit_files(struct limit_file *files, const char *none, const char *also_none, struct err *err)
-{
-  return make_limit_file(&files[0], none, err) < 0 || make_limit_file(&files[1], also_none, err) < 0 ? -1 : 0;
-}
-
-static int
-make_cgroup(struct err *err)
-{
-  static const char *const directories[] = {"cgroup", "cgroup/memory", "cgroup/cpu", "cgroup/pids"};
-  struct limit_file period_file = {.path = "cgroup/cpu/cpu.cfs_period_us"};
-  char no_quota[24], period[16];
-
-  snprintf(no_quota, sizeof no_quota, "max %d\n", CGROUP_PERIOD_US);
-  snprintf(period, sizeof period, "%d\n", CGROUP_PERIOD_US);
-  for (size_t i = 0; i < sizeof directories / sizeof directories[0]; i++)
-    if (mkdirat(place, directories[i], 0755) < 0)
-      return err_step(err, STEP, "make %s: %s", directories[i], strerror(errno));
-  int result = make_limit_file(&period_file, period, err);
-  close_fd(&period_file.fd);
-  if (result < 0 || make_limit_files(memory_files, "max\n", "-1\n", err) < 0 ||
-      make_limit_files(process_files, "max\n", "max\n", err) < 0 ||
-      make_limit_files(quota_files, no_quota, "-1\n", err) < 0)
-    return -1;
-  cgroup_mount = tree_clone(place, "cgroup", STEP, err);
-  return cgroup_mount < 0 ? -1 : tree_set_read_only(cgroup_mount, STEP, err);
-}
-
 int
 guest_view_prepare(int root, int memory, struct err *err)
 {
@@ -361,43 +302,23 @@ guest_view_prepare(int root, int memory, struct err *err)
   if (cover_view(&views[MEMINFO], root, err) < 0)
     return -1;
   try_lease(&views[MEMINFO]);
-  return make_cgroup(err);
-}
-
-static int
-put_limit(struct limit_file *files, uint64_t value, const char *more, struct err *err)
-{
-  char text[48];
-  int result = 0;
-
-  for (int i = 0; i < NAMES; i++) {
-    snprintf(text, sizeof text, "%" PRIu64 "%s\n", value, i == 0 ? more : "");
-    if (value && result == 0)
-      result = write_limit(&files[i], text, err);
-    close_fd(&files[i].fd);
-  }
-  return result;
+  return 0;
 }
 
 /* A root that has no place for it does without. */
 static int
 show_cgroup(const struct plan *plan, int root, struct err *err)
 {
-  char period[16];
+  char path[LIMIT_VIEW_PATH_MAX];
   /* Of a fork, the guest may have put a link in its place. */
   cleanup_fd int target =
       sys_openat2(root, CGROUP_PLACE, O_PATH | O_DIRECTORY, 0, RESOLVE_AS_NAMED | RESOLVE_BENEATH);
 
-  snprintf(period, sizeof period, " %d", CGROUP_PERIOD_US);
-  int result = put_limit(memory_files, plan->memory, "", err);
-  if (result == 0)
-    result = put_limit(process_files, plan->processes, "", err);
-  if (result == 0)
-    result = put_limit(quota_files, plan->quota, period, err);
-  if (result == 0 && target >= 0)
-    result = tree_attach(cgroup_mount, target, "", STEP, err);
-  close_fd(&cgroup_mount);
-  return result;
+  if (target < 0)
+    return 0;
+  limit_view_path(plan, path);
+  cleanup_fd int mount = tree_clone(AT_FDCWD, path, STEP, err);
+  return mount < 0 ? -1 : tree_attach(mount, target, "", STEP, err);
 }
 
 int

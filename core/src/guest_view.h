@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Files of /proc and of /sys/fs/cgroup that tell programs of the machine: in a sandbox they tell of its own limits.
- * They stand in a file system of init's that is seen nowhere else, and are mounted read-only where programs look. */
+ * Files of /proc that tell programs of the machine: in a sandbox they tell of its own limits. They stand in a file system of
+ * init's that is seen nowhere else, and are mounted read-only where programs look; and so is what core has made for
+ * /sys/fs/cgroup (limit_views.h). */
 #ifndef RAMET_GUEST_VIEW_H
 #define RAMET_GUEST_VIEW_H
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "filters.h"
+#include "limit_views.h"
 #include "rootfs.h"
 #include "snapshot.h"
 
@@ -58,7 +59,7 @@ send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root,
     return err_field(err, "fds", "%d mounts and %d descriptors are too many", count, frame->fd_count);
   put_raw(&writer, frame->payload);
   put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
-  root_put_targets(root, &writer);
+  root_put_targets(root, mounts, &writer);
   put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched ? plan->memory : 0);
   memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
   if (snapshot) {
@@ -151,6 +152,8 @@ send_parts(struct sandbox *sandbox, struct frame *frame, const struct plan *plan
   struct cgroup_entrances entrances = {.count = 0};
   int result = bound(sandbox, plan, &entrances, err);
 
+  if (result == 0 && !(sandbox->limit_view = limit_view_hold(plan, err)))
+    result = -1;
   if (result == 0)
     result = plan->snapshot ? open_fork_ends(sandbox, &ends, err) : 0;
   if (result == 0 && plan->snapshot)

@@ -39,6 +39,7 @@
 #include "mounts.h"
 #include "nudge.h"
 #include "ports.h"
+#include "proc_masks.h"
 #include "rootfs.h"
 #include "syscalls.h"
 #include "time_watch.h"
@@ -49,6 +50,8 @@ struct running {
   int pid;
   uint32_t number;
 };
+
+extern const char __executable_start[], etext[]; /* from the linker */
 
 static int channel = -1;
 static int child_signals = -1;
@@ -168,35 +171,6 @@ raise_loopback(struct err *err)
   return 0;
 }
 
-/* What container runtimes hide. Most of it only host root could read, whom no guest ever is; keys and key-users show
- * the host user's keyrings, the rest names hardware. */
-static const char *const proc_masked[] = {
-    "acpi",          "asound",      "bus",          "fs",          "irq",        "kcore",      "keys",
-    "key-users",     "kallsyms",    "kmsg",         "driver",      "iomem",      "ioports",    "interrupts",
-    "latency_stats", "mtrr",        "pagetypeinfo", "sched_debug", "scsi",       "slabinfo",   "sysrq-trigger",
-    "timer_list",    "timer_stats", "vmallocinfo",  "kpagecgroup", "kpagecount", "kpageflags",
-};
-
-static int
-mask_entry(int proc, const char *name, struct err *err)
-{
-  struct stat st;
-
-  if (fstatat(proc, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
-    if (errno == ENOENT)
-      return 0;
-    return err_step(err, RAMET_STEP_INIT_MASK_PROC, "stat %s: %s", name, strerror(errno));
-  }
-  /* A file that nobody but the host's root may touch is closed by its mode: no id of a guest is host root. */
-  if (S_ISREG(st.st_mode) && (st.st_mode & 0077) == 0 && st.st_uid != 0)
-    return 0;
-  const char *cover = S_ISDIR(st.st_mode) ? COREFS_EMPTY : "/dev/null";
-  cleanup_fd int mount = tree_clone(AT_FDCWD, cover, RAMET_STEP_INIT_MASK_PROC, err);
-  if (mount < 0)
-    return -1;
-  return tree_attach(mount, proc, name, RAMET_STEP_INIT_MASK_PROC, err);
-}
-
 /* Readable as ever, but not to be written. */
 static int
 seal_entry(int proc, const char *name, struct err *err)
@@ -253,10 +227,7 @@ mount_proc(int root, struct err *err)
    * is the guest's uid too (task_dump_owner()): its oom_score_adj and the like are writable but for this. */
   if (seal_entry(proc, "1", err) < 0)
     return -1;
-  for (size_t i = 0; i < sizeof proc_masked / sizeof proc_masked[0]; i++)
-    if (mask_entry(proc, proc_masked[i], err) < 0)
-      return -1;
-  return 0;
+  return proc_masks_attach(proc, err);
 }
 
 static int
@@ -738,14 +709,28 @@ handle_connect(const struct frame *frame, struct err *err)
   return 0;
 }
 
+/* Orphans become init's children before their parent can be waited for: who has no child left is alone, but for who came
+ * from outside. */
+static bool
+childless(void)
+{
+  int pid;
+
+  while ((pid = wait4(-1, NULL, __WALL | WNOHANG, NULL)) > 0)
+    continue;
+  return pid < 0 && errno == ECHILD;
+}
+
 /* Until no process is left. kill(-1) is atomic against fork: the kernel refuses a fork to a process with a pending
- * signal. */
+ * signal. But it looks at every process of the machine, so not after a run that left none; a run is entered by nobody. */
 static void
 kill_all(struct rusage *usage)
 {
-  kill(-1, SIGKILL);
-  while (wait4(-1, NULL, __WALL, NULL) > 0 || errno == EINTR)
-    continue;
+  if (!run_pid || !childless()) {
+    kill(-1, SIGKILL);
+    while (wait4(-1, NULL, __WALL, NULL) > 0 || errno == EINTR)
+      continue;
+  }
   if (getrusage(RUSAGE_CHILDREN, usage) < 0)
     memset(usage, 0, sizeof *usage);
 }
@@ -899,6 +884,16 @@ keep_only_channel(int fd, uint64_t cgroup)
     _exit(EXIT_SYSTEM);
 }
 
+/* A fork has none of the page tables of what is mapped from files: one call in place of a fault for each place of the
+ * program that is gone through. Where the kernel knows no such call the faults come as ever. */
+static void
+touch_program(void)
+{
+  uintptr_t start = (uintptr_t)__executable_start & ~(uintptr_t)4095;
+
+  (void)!madvise((void *)start, (uintptr_t)etext - start, MADV_POPULATE_READ); /* NOLINT(performance-no-int-to-ptr) */
+}
+
 /* The sooner of two timeouts of poll(2). */
 static int
 sooner(int one, int other)
@@ -937,6 +932,7 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
 {
   sigset_t child;
 
+  touch_program();
   /* While its directories are open still. What failed is told when core listens. */
   if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
     cgroup_joined = false;

@@ -162,6 +162,16 @@ overlay_takes_detached(struct err *err)
   return overlay >= 0;
 }
 
+bool
+mounts_on_detached(struct err *err)
+{
+  struct tmpfs_options small = {.bytes = 1 << 16, .inodes = 16, .mode = "0755"};
+  cleanup_fd int below = tmpfs_make(&small, 0, RAMET_STEP_OVERLAY, err);
+  cleanup_fd int above = below < 0 ? -1 : tmpfs_make(&small, 0, RAMET_STEP_OVERLAY, err);
+
+  return above >= 0 && tree_attach(above, below, "", RAMET_STEP_OVERLAY, err) == 0;
+}
+
 int
 tree_clone(int dir, const char *path, enum ramet_step step, struct err *err)
 {

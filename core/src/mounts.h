@@ -24,6 +24,8 @@ int filesystem_make(const char *type, const char *const *options, unsigned attri
 int overlay_make(const char *lower, const char *upper, struct err *err) MUST_CHECK;
 /* Whether the kernel builds overlays of mounts that are attached nowhere. */
 bool overlay_takes_detached(struct err *err);
+/* Whether it mounts on such ones. */
+bool mounts_on_detached(struct err *err);
 /* The two directories that an upper needs. */
 int overlay_fill_upper(int tmpfs, struct err *err) MUST_CHECK;
 

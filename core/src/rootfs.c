@@ -578,11 +578,11 @@ root_open_file(const struct root *root, const char *path, enum ramet_step step, 
 }
 
 void
-root_put_targets(const struct root *root, struct writer *writer)
+root_put_targets(const struct root *root, const struct root_mounts *mounts, struct writer *writer)
 {
   const struct root *holder = root_bind_holder(root);
 
-  for (int i = 0; i < holder->bind_count; i++)
+  for (int i = mounts->attached; i < holder->bind_count; i++)
     put_text(writer, RAMET_TAG_BIND, holder->targets[i]);
 }
 

@@ -40,11 +40,12 @@ int root_count(void);
 #define ROOT_MOUNT_UPPER 2
 
 /* What a sandbox takes at hand-out, in the order in which init expects it: the overlay, the directory for
- * /dev/shm, the writable layer's tmpfs, one mount a bind. */
+ * /dev/shm, the writable layer's tmpfs, one mount for each bind that does not stand in the overlay already. */
 struct root_mounts {
   int fds[ROOT_MOUNTS_FIXED + RAMET_BINDS_MAX];
   int count;
   uint64_t bytes, inodes; /* which its writable layer may have */
+  int attached; /* so many binds do, the first ones */
 };
 int root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mounts,
                   struct err *err) MUST_CHECK;
@@ -53,7 +54,7 @@ int root_hand_out(struct root *root, const struct plan *plan, struct root_mounts
 bool root_stock_low(void);
 void root_stock_add(void);
 void root_mounts_release(struct root_mounts *mounts);
-/* Appends one BIND attribute (the target) for each bind. */
-void root_put_targets(const struct root *root, struct writer *writer);
+/* Appends one BIND attribute (the target) for each bind that is init's to attach. */
+void root_put_targets(const struct root *root, const struct root_mounts *mounts, struct writer *writer);
 
 #endif

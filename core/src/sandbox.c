@@ -23,6 +23,7 @@
 #include "init.h"
 #include "kept.h"
 #include "lanes.h"
+#include "limit_views.h"
 #include "log.h"
 #include "offers.h"
 #include "pressure.h"
@@ -169,6 +170,7 @@ sandbox_free(struct sandbox *sandbox)
     lane_over(sandbox->lane);
   if (sandbox->root)
     root_release(sandbox->root);
+  limit_view_release(sandbox->limit_view);
   if (sandbox->origin)
     snapshot_release(sandbox->origin);
   drop_waiting(sandbox);

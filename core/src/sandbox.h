@@ -53,6 +53,7 @@ struct sandbox {
   struct known_command *commands; /* of a standing sandbox */
   /* what a snapshot of it needs */
   struct root *root;
+  struct limit_view *limit_view; /* what it is shown of its limits */
   struct snapshot *origin; /* it was forked from this, or NULL */
   struct kept *kept;       /* of its files, for the next snapshot: kept.h; or NULL */
   int upper;

@@ -655,8 +655,9 @@ class Sandboxes:
 
     def _made_past_us(self, core: Core, number: int, found: Attributes) -> None:
         """A client made a sandbox over a lane, or claimed one that was forked ahead."""
-        told = Sandbox.past_us(core, number, found.get(p.TAG_RECORD, b""))
         image = self.snapshots.of_number(core, found.u32(p.TAG_SNAPSHOT))
+        ground = None if image is None else image.ground_of_children()
+        told = Sandbox.past_us(core, number, found.get(p.TAG_RECORD, b""), ground)
         sandbox = self._living.get(number)
         if sandbox is not None:
             sandbox.hand_out({} if told is None else told.origin.metadata, past_daemon=True)
@@ -665,9 +666,7 @@ class Sandboxes:
             told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
             told.watched = bool(found.u64(p.TAG_WATCH))
             parent = self._of_id(told.origin.parent)
-            if image is not None:
-                told.ground = image.ground_of_children()
-            elif parent is not None:
+            if image is None and parent is not None:
                 told.ground = parent.ground
             sandbox = self._living[number] = told
         if sandbox is not None:

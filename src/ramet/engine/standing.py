@@ -233,16 +233,21 @@ class Sandbox:
         return None if sandbox is None or sandbox.ttl is None else sandbox
 
     @classmethod
-    def past_us(cls, core: Core, number: int, record: bytes) -> Sandbox | None:
-        """The sandbox of a record that a client wrote who made it over a lane; None if that is nonsense."""
-        sandbox = cls._of_record(core, number, record)
+    def past_us(cls, core: Core, number: int, record: bytes, ground: Ground | None) -> Sandbox | None:
+        """The sandbox of a record that a client wrote who made it over a lane; None if that is nonsense.
+
+        `ground` is what it stands on, where that is known already.
+        """
+        sandbox = cls._of_record(core, number, record, ground)
         if sandbox is None or sandbox.ttl is not None or sandbox.name is not None:
             return None
         sandbox.past_daemon = True
         return sandbox
 
     @classmethod
-    def _of_record(cls, core: Core, number: int, record: bytes) -> Sandbox | None:
+    def _of_record(
+        cls, core: Core, number: int, record: bytes, ground: Ground | None = None
+    ) -> Sandbox | None:
         try:
             data: dict[str, Any] = json.loads(record)
             if data["version"] != 1 or not data["origin"]["pid"]:
@@ -251,7 +256,7 @@ class Sandbox:
             kernel = KernelRef.from_wire(told["kernel"])
             lists = {name: tuple(told[name]) for name in ("command", "dropped")}
             origin = Origin(**{**told, **lists, "kernel": kernel})
-            limits = Limits.of(data["limits"])
+            limits = Limits.of(data["limits"] or None)
             sandbox = cls(
                 core,
                 number,
@@ -261,7 +266,7 @@ class Sandbox:
                 ttl=None if data["ttl"] is None else float(data["ttl"]),
                 created=data["created"],
             )
-            sandbox.ground = Ground.from_record(data["ground"])
+            sandbox.ground = Ground.from_record(data["ground"]) if ground is None else ground
             sandbox.keep_on = tuple(data["keep_on"])
             sandbox.until = None if data["until"] is None else float(data["until"])
             sandbox.replaced = data["replaced"]
