@@ -119,7 +119,7 @@ class SandboxOperations:
         return (await self._sandboxes.promote(request)).info()
 
     async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
-        sandbox = await self._sandboxes.find(request.sandbox)
+        sandbox = await self._sandboxes.attached(request.sandbox)
         fds: list[int] = []
         try:
             fds = sandbox.lend()

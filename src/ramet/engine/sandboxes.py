@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from ramet._descriptors import copies
+from ramet._descriptors import close_all, copies
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead, is_told, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
@@ -162,6 +162,8 @@ class Sandboxes:
         await self._hear()
         self._forget_old()
         chosen = [*self._living.values(), *(self._past.values() if request.ended else ())]
+        if request.sandbox is not None:  # to tell of a thousand for one takes 10 ms
+            chosen = [one for one in chosen if request.sandbox in {one.id, one.name}]
         named = None
         if request.parent is not None:
             found = self._found(request.parent, [*self._past.values(), *self._living.values()])
@@ -644,6 +646,8 @@ class Sandboxes:
                     self._strays.setdefault(number, []).append(frame)
             elif frame.kind == p.OVER:
                 self._keeper.over(sandbox)
+            elif frame.kind == p.LET_GO:
+                self._let_go(sandbox)
             elif frame.kind == p.EXITED:
                 if found.u32(p.TAG_COMMAND) == COMMAND:
                     sandbox.command_ended(_exit_of(found, sandbox))
@@ -659,7 +663,10 @@ class Sandboxes:
         image = self.snapshots.of_number(core, found.u32(p.TAG_SNAPSHOT))
         sandbox = self._living.get(number)
         if sandbox is not None:
-            sandbox.hand_out({} if told is None else told.origin.metadata, past_daemon=True)
+            if told is None:
+                sandbox.hand_out({}, past_daemon=True)
+            else:
+                sandbox.hand_out(told.origin.metadata, ttl=told.ttl, past_daemon=True)
             self.ahead.gone(sandbox)
         elif told is not None:
             told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
@@ -671,9 +678,38 @@ class Sandboxes:
                 told.ground = parent.ground
             sandbox = self._living[number] = told
         if sandbox is not None:
+            if sandbox.ttl is not None:
+                sandbox.returning = asyncio.Event()
             self._begun(sandbox, image)
         if image is not None:
             self.ahead.fill(image)
+
+    def _let_go(self, sandbox: Sandbox) -> None:
+        """Who made it over a lane has closed its session; it goes on."""
+        if sandbox.returning is not None:
+            sandbox.past_daemon = False
+            self._cores.spawn(self._take_back(sandbox))
+
+    async def _take_back(self, sandbox: Sandbox) -> None:
+        while True:
+            ends: list[int] = []
+            number = sandbox.number
+            # One that ends meanwhile has none.
+            with contextlib.suppress(RametError):
+                _, ends = await sandbox.core.connection.fetch(p.HELD, u64(p.TAG_SANDBOX, number))
+            if sandbox.number == number and not sandbox.moving:
+                break
+            close_all(ends)  # which may be another's, who has the number now
+        sandbox.returned(ends)
+
+    async def attached(self, key: str) -> Sandbox:
+        """As `find`, with the streams of one whose owner has just let go of it."""
+        sandbox = await self.find(key)
+        if sandbox.returning is not None:
+            await self._hear()
+        if sandbox.returning is not None and not sandbox.past_daemon:
+            await sandbox.returning.wait()
+        return sandbox
 
     def _begun(self, sandbox: Sandbox, image: Image | None) -> None:
         """A fork is somebody's now."""

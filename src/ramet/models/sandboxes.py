@@ -671,7 +671,8 @@ class PromoteRequest:
 class ListRequest:
     """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
 
-    `parent` is an id or name, `snapshot` the name that they were forked from, `metadata` what must be noted.
+    `sandbox` is the id or name of one, `parent` an id or name, `snapshot` the name that they were forked from,
+    `metadata` what must be noted.
     """
 
     ended: bool = False
@@ -679,6 +680,7 @@ class ListRequest:
     parent: str | None = None
     snapshot: str | None = None
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sandbox: str | None = None
 
     @classmethod
     def of(
@@ -689,6 +691,7 @@ class ListRequest:
         parent: str | None = None,
         snapshot: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        sandbox: str | None = None,
     ) -> Self:
         """The checked request. Raises InvalidRequest."""
         return cls(
@@ -697,6 +700,7 @@ class ListRequest:
             None if parent is None else check_sandbox(parent, "parent"),
             None if snapshot is None else check_sandbox(snapshot, "snapshot"),
             check_metadata(metadata),
+            None if sandbox is None else check_sandbox(sandbox),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -707,6 +711,7 @@ class ListRequest:
             parent=self.parent,
             snapshot=self.snapshot,
             metadata=self.metadata or None,
+            sandbox=self.sandbox,
         )
 
     @classmethod
@@ -718,7 +723,7 @@ class ListRequest:
     @property
     def chooses(self) -> bool:
         """Whether only some are meant of those that live, or have ended."""
-        return bool(self.name or self.parent or self.snapshot or self.metadata)
+        return bool(self.name or self.parent or self.snapshot or self.metadata or self.sandbox)
 
     def fits(self, info: SandboxInfo, parent: str | None) -> bool:
         """Whether a sandbox is meant; `parent` is the id of the one that was named."""
@@ -726,6 +731,7 @@ class ListRequest:
             self.name in {None, info.name}
             and (self.parent is None or info.parent in {parent, self.parent})
             and self.snapshot in {None, info.snapshot}
+            and self.sandbox in {None, info.id, info.name}
             and all(info.metadata.get(name) == value for name, value in self.metadata.items())
         )
 

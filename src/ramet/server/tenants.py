@@ -169,7 +169,7 @@ class Tenant:
     async def find(self, sandbox: str, *, ended: bool = False) -> SandboxInfo:
         """The one of this id or name. Raises InvalidRequest with the code ``unknown_sandbox``."""
         key = check_sandbox(sandbox)
-        found = [one for one in await self.all(ended=ended) if key in {one.id, one.name}]
+        found = await self.all(ended=ended, sandbox=key)
         chosen = next((one for one in found if one.id == key), found[-1] if found else None)
         if chosen is None:
             raise InvalidRequest.of("sandbox", f"there is no sandbox {key!r}", code="unknown_sandbox")
@@ -285,7 +285,14 @@ class Tenant:
             box.held = sandbox
             box.hold()
             box.leave()
+        self._know(box, info)
         return info
+
+    def _know(self, box: Box, info: SandboxInfo) -> None:
+        """What is asked of it needs no more than this of the daemon."""
+        if box.commands is None:
+            box.commands = AsyncCommands(info.id, client=self.client, env=noted_env(info))
+            box.ttl = info.ttl or 0.0
 
     def forget(self, sandbox: str) -> None:
         """It has ended, or is not asked for any more."""
@@ -304,9 +311,7 @@ class Tenant:
         # Results of commands can be had for some minutes after their sandbox's end.
         info = await self.find(sandbox, ended=True)
         box = self.box(info.id)
-        if box.commands is None:
-            box.commands = AsyncCommands(info.id, client=self.client, env=noted_env(info))
-            box.ttl = info.ttl or 0.0
+        self._know(box, info)
         return box
 
     async def commands(self, sandbox: str) -> AsyncCommands:
