@@ -15,7 +15,7 @@ from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
 from ramet.errors import RametError
 from ramet.models.commands import SandboxLane
-from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
+from ramet.models.sandboxes import SandboxInfo, SnapshotList
 
 if TYPE_CHECKING:
     from ramet.daemon.server import Connection
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ListRequest,
         PromoteRequest,
         RollbackRequest,
+        SandboxList,
         SandboxRequest,
         Snapshot,
         SnapshotName,
@@ -99,7 +100,7 @@ class SandboxOperations:
         return await self._sandboxes.kill(request.sandbox)
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
-        return SandboxList(await self._sandboxes.told(request))
+        return await self._sandboxes.listed(request)
 
     async def _events(self, request: EventsRequest, client: Connection) -> EventBatch:
         return await self._sandboxes.events_after(request, client.when_closed)

@@ -24,6 +24,7 @@ from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.events import Events
 from ramet.engine.keeping import Keeper
 from ramet.engine.lineage import Ancestry
+from ramet.engine.listing import Listing
 from ramet.engine.promotion import check_place, swap
 from ramet.engine.snapshots import Image, Snapshots, told
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
@@ -37,7 +38,7 @@ from ramet.errors import (
     Unforkable,
 )
 from ramet.models.names import near
-from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest
+from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest, SandboxList
 from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
@@ -100,6 +101,7 @@ class Sandboxes:
         self._keeper = Keeper(self.snapshots, cores.spawn, self._capture, self._finish)
         self._living: dict[int, Sandbox] = {}
         self._past: OrderedDict[int, Sandbox] = OrderedDict()
+        self._listing = Listing()
         self._strays: dict[int, list[Frame]] = {}
         self._promoting = asyncio.Lock()
 
@@ -169,7 +171,12 @@ class Sandboxes:
             found = self._found(request.parent, [*self._past.values(), *self._living.values()])
             named = None if found is None else found.id
         infos = [one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown]
-        return tuple([info for info in infos if request.fits(info, named)])
+        return tuple([info for info in infos if request.fits(info, named)] if request.chooses else infos)
+
+    async def listed(self, request: ListRequest) -> SandboxList:
+        """As `told`; of a list with a mark what has changed since then."""
+        infos = await self.told(request)
+        return SandboxList(infos) if request.since is None else self._listing.since(infos, request.since)
 
     @staticmethod
     def _found(key: str, among: Iterable[Sandbox]) -> Sandbox | None:

@@ -671,7 +671,8 @@ class PromoteRequest:
 class ListRequest:
     """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
 
-    `sandbox` is the id or name of one, `parent` an id or name, `snapshot` the name that they were forked from,
+    `since` is the mark of a list of all that live, and asks for what has changed since then; "" asks for all
+    and a mark. `sandbox` is the id or name of one, `parent` an id or name, `snapshot` the name that they were forked from,
     `metadata` what must be noted.
     """
 
@@ -681,6 +682,7 @@ class ListRequest:
     snapshot: str | None = None
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     sandbox: str | None = None
+    since: str | None = None
 
     @classmethod
     def of(
@@ -692,16 +694,21 @@ class ListRequest:
         snapshot: str | None = None,
         metadata: Mapping[str, str] | None = None,
         sandbox: str | None = None,
+        since: str | None = None,
     ) -> Self:
         """The checked request. Raises InvalidRequest."""
-        return cls(
+        made = cls(
             flag(ended, "ended"),
             None if name is None else check_sandbox(name, "name"),
             None if parent is None else check_sandbox(parent, "parent"),
             None if snapshot is None else check_sandbox(snapshot, "snapshot"),
             check_metadata(metadata),
             None if sandbox is None else check_sandbox(sandbox),
+            None if since is None else check_text(since, "since"),
         )
+        if made.since is not None and (made.ended or made.chooses):
+            raise InvalidRequest.of("since", "is for a list of all that live")
+        return made
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON; what has its default is left out."""
@@ -712,6 +719,7 @@ class ListRequest:
             snapshot=self.snapshot,
             metadata=self.metadata or None,
             sandbox=self.sandbox,
+            since=self.since,
         )
 
     @classmethod
@@ -987,18 +995,26 @@ class ForkLaneInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SandboxList:
-    """Sandboxes, the oldest first."""
+    """Sandboxes, the oldest first.
+
+    To a request with a mark those that have changed since then, with the `ids` of all, and the next `mark`.
+    """
 
     sandboxes: tuple[SandboxInfo, ...]
+    ids: tuple[str, ...] | None = None
+    mark: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
-        return {"sandboxes": [one.to_wire() for one in self.sandboxes]}
+        told = {"sandboxes": [one.to_wire() for one in self.sandboxes]}
+        return told | _given(ids=self.ids, mark=self.mark)
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
-        return cls(tuple([SandboxInfo.from_wire(one) for one in data["sandboxes"]]))
+        ids = data.get("ids")
+        told = tuple([SandboxInfo.from_wire(one) for one in data["sandboxes"]])
+        return cls(told, None if ids is None else tuple(ids), data.get("mark"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
