@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ramet._descriptors import close_all
 from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
+from ramet.engine.snapshots import told
 from ramet.errors import RametError
 from ramet.models.commands import SandboxLane
 from ramet.models.sandboxes import SandboxInfo, SnapshotList
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ramet.models.events import EventBatch, EventsRequest
     from ramet.models.lineage import LineageTree
     from ramet.models.operations import Empty
+    from ramet.models.packs import PackRequest, UnpackRequest
     from ramet.models.sandboxes import (
         BeginRequest,
         CreateRequest,
@@ -69,6 +71,8 @@ class SandboxOperations:
             "snapshot.list": self._list_snapshots,
             "snapshot.compact": self._compact_snapshot,
             "snapshot.import": self._import_snapshot,
+            "snapshot.pack": self._pack_snapshot,
+            "snapshot.unpack": self._unpack_snapshot,
             "snapshot.remove": self._remove_snapshot,
         }
 
@@ -163,6 +167,12 @@ class SandboxOperations:
 
     async def _import_snapshot(self, request: ImportRequest, _client: Connection) -> Snapshot:
         return await self._sandboxes.import_snapshot(request)
+
+    async def _pack_snapshot(self, request: PackRequest, _client: Connection) -> Snapshot:
+        return told(await self._sandboxes.snapshots.pack(request.name, request.path))
+
+    async def _unpack_snapshot(self, request: UnpackRequest, _client: Connection) -> Snapshot:
+        return await self._sandboxes.unpack_snapshot(request)
 
     async def _remove_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
         return await self._sandboxes.remove_snapshot(request.name)

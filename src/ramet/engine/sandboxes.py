@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ramet.models.limits import Limits
     from ramet.models.lineage import LineageTree
     from ramet.models.operations import RunEnd
+    from ramet.models.packs import UnpackRequest
     from ramet.models.sandboxes import (
         BeginRequest,
         Child,
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
         Snapshot,
         SnapshotRequest,
     )
+
+    from ramet.store.models import SnapshotInfo
 
     Deliver = Callable[[int, Sandbox, Channel], object]
     Wanted = Callable[[], bool]
@@ -504,7 +507,13 @@ class Sandboxes:
 
     async def import_snapshot(self, request: ImportRequest) -> Snapshot:
         """Have a snapshot of another store in this one. Raises as `Snapshots.bring`."""
-        info = await self.snapshots.bring(request.name, request.store, request.named)
+        return self._brought(await self.snapshots.bring(request.name, request.store, request.named))
+
+    async def unpack_snapshot(self, request: UnpackRequest) -> Snapshot:
+        """Have a snapshot that is packed in a file. Raises as `Snapshots.unpack`."""
+        return self._brought(await self.snapshots.unpack(request.path, request.name))
+
+    def _brought(self, info: SnapshotInfo) -> Snapshot:
         self.events.note("snapshot", snapshot=info.name)
         self.lineage.kept(info)
         return told(info)
