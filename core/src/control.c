@@ -126,6 +126,12 @@ tell_events(struct deadline *deadline)
   }
 }
 
+void
+control_tell_events(void)
+{
+  tell_events(&later);
+}
+
 static void
 drop_events(void)
 {

@@ -192,6 +192,8 @@ handle_session(struct frame *frame, struct lane *session, struct err *err)
                                  : sandbox_kill(sandbox_of_session(session), err);
   case RAMET_SIGNAL:
     return sandbox_signal(frame, session, sandbox_of_session(session), err);
+  case RAMET_HOLD:
+    return offer_deposit(frame, sandbox_of_session(session), err);
   default:
     return err_field(err, "kind", "a session carries no request %u", frame->kind);
   }

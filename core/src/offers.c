@@ -8,9 +8,9 @@
 /* What OFFER and CLAIM carry. */
 struct words {
   uint64_t sandbox;
-  uint32_t snapshot;
+  uint32_t snapshot, owned;
   struct span record;
-  bool has_record;
+  bool has_record, has_owned;
 };
 
 static int
@@ -24,9 +24,10 @@ read_words(const struct frame *frame, struct words *words, struct err *err)
   *words = (struct words){0};
   while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
     bool again = (tag == RAMET_TAG_SANDBOX && words->sandbox) || (tag == RAMET_TAG_SNAPSHOT && words->snapshot) ||
-                 (tag == RAMET_TAG_RECORD && words->has_record);
+                 (tag == RAMET_TAG_RECORD && words->has_record) || (tag == RAMET_TAG_OWNED && words->has_owned);
     bool bad = tag == RAMET_TAG_SANDBOX    ? span_u64(value, &words->sandbox) < 0
                : tag == RAMET_TAG_SNAPSHOT ? span_u32(value, &words->snapshot) < 0
+               : tag == RAMET_TAG_OWNED    ? span_u32(value, &words->owned) < 0
                                            : tag != RAMET_TAG_RECORD;
     if (bad || again)
       return err_field(err, "payload", "tag %u of %u bytes does not belong here, or not twice", tag, value.length);
@@ -34,6 +35,7 @@ read_words(const struct frame *frame, struct words *words, struct err *err)
       words->record = value;
       words->has_record = true;
     }
+    words->has_owned = words->has_owned || tag == RAMET_TAG_OWNED;
   }
   return more;
 }
@@ -58,7 +60,7 @@ offer_make(struct frame *frame, struct err *err)
   struct sandbox *sandbox = sandbox_find(words.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING || !sandbox->origin || sandbox->has_session)
     return err_code(err, "unknown_sandbox", "no fork of this number stands that could be offered");
-  if (sandbox->offer || words.snapshot || words.has_record)
+  if (sandbox->offer || words.snapshot || words.has_record || words.has_owned)
     return err_field(err, "payload", "a sandbox is offered once, by its number alone");
   if (frame->fd_count < STREAM_CHANNEL || frame->fd_count > STREAM_COUNT)
     return err_field(err, "fds", "%d descriptors, where a command has 3 or 4 streams", frame->fd_count);
@@ -66,6 +68,18 @@ offer_make(struct frame *frame, struct err *err)
   for (int i = 0; i < sandbox->offered_count; i++)
     sandbox->offered[i] = frame_steal_fd(frame, (uint32_t)i);
   sandbox->offer = ++last;
+  return 0;
+}
+
+static int
+hold(struct sandbox *sandbox, struct frame *frame, struct err *err)
+{
+  if (frame->fd_count != 0 && frame->fd_count != STREAM_CHANNEL && frame->fd_count != STREAM_COUNT)
+    return err_field(err, "fds", "%d descriptors, where a command has 3 or 4 streams", frame->fd_count);
+  offer_over(sandbox);
+  sandbox->offered_count = frame->fd_count;
+  for (int i = 0; i < sandbox->offered_count; i++)
+    sandbox->offered[i] = frame_steal_fd(frame, (uint32_t)i);
   return 0;
 }
 
@@ -79,15 +93,21 @@ offer_hold(struct frame *frame, struct err *err)
   struct sandbox *sandbox = sandbox_find(words.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->has_session || sandbox->offer)
     return err_code(err, "unknown_sandbox", "no sandbox of this number stands that is the daemon's");
-  if (words.snapshot || words.has_record)
+  if (words.snapshot || words.has_record || words.has_owned)
     return err_field(err, "payload", "streams are held of a sandbox, by its number alone");
-  if (frame->fd_count != 0 && frame->fd_count != STREAM_CHANNEL && frame->fd_count != STREAM_COUNT)
-    return err_field(err, "fds", "%d descriptors, where a command has 3 or 4 streams", frame->fd_count);
-  offer_over(sandbox);
-  sandbox->offered_count = frame->fd_count;
-  for (int i = 0; i < sandbox->offered_count; i++)
-    sandbox->offered[i] = frame_steal_fd(frame, (uint32_t)i);
-  return 0;
+  return hold(sandbox, frame, err);
+}
+
+int
+offer_deposit(struct frame *frame, uint64_t id, struct err *err)
+{
+  struct sandbox *sandbox = sandbox_find(id);
+
+  if (!sandbox || sandbox->state != SANDBOX_STANDING || sandbox->owned)
+    return err_code(err, "unknown_sandbox", "this session has no sandbox that outlives it");
+  if (frame->payload.length)
+    return err_field(err, "payload", "a session has one sandbox to hold streams of");
+  return hold(sandbox, frame, err);
 }
 
 int
@@ -132,6 +152,7 @@ offer_claim(struct frame *frame, struct lane *session, struct err *err)
     return err_code(err, "none_ready", "no fork of snapshot %u is ready", words.snapshot);
   if (words.has_record && sandbox_keep_record(sandbox, words.record, err) < 0)
     return -1;
+  sandbox->owned = !words.has_owned || words.owned;
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);

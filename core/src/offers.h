@@ -15,6 +15,8 @@ int offer_claim(struct frame *frame, struct lane *session, struct err *err) MUST
 int offer_withdraw(uint64_t id, struct err *err) MUST_CHECK;
 /* HOLD: near ends of the streams of one that stands, which nobody has but the daemon, lest they go with that. */
 int offer_hold(struct frame *frame, struct err *err) MUST_CHECK;
+/* HOLD over the session of `id`, which outlives that: for whoever has it next. */
+int offer_deposit(struct frame *frame, uint64_t id, struct err *err) MUST_CHECK;
 /* HELD: answered here with copies of them, or with nothing. */
 int offer_held(uint64_t id, uint64_t request, struct err *err) MUST_CHECK;
 /* It is nobody's to have any more. */

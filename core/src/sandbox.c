@@ -439,9 +439,8 @@ sandbox_start(struct frame *frame, struct lane *lane, struct err *err)
     return err_field(err, "sandbox", "this number is taken");
   if (pressure_admit(err) < 0 || totals_admit(&plan, err) < 0)
     return -1;
-  if (lane && use == PLAN_CREATE && (!plan.snapshot || !plan.owned))
-    return err_field(err, plan.snapshot ? "owned" : "snapshot",
-                     "over a lane come forks that end with their session");
+  if (lane && use == PLAN_CREATE && !plan.snapshot)
+    return err_field(err, "snapshot", "over a lane come forks");
   prepare_failures = 0;
   /* A fault is armed before birth, so it needs an entry of its own. */
   struct sandbox *sandbox = plan.fault ? NULL : take_entry();
@@ -557,6 +556,19 @@ sandbox_owner_gone(void)
   }
 }
 
+/* It is the daemon's from now on. Of its end, too, that is told as of any that it made, and must know of it by then. */
+static void
+let_go(struct sandbox *sandbox)
+{
+  cleanup_writer struct writer writer = {0};
+
+  sandbox->lane = NULL;
+  sandbox->has_session = false;
+  put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
+  control_event(RAMET_LET_GO, &writer);
+  control_tell_events();
+}
+
 void
 sandbox_lane_gone(const struct lane *lane)
 {
@@ -566,6 +578,11 @@ sandbox_lane_gone(const struct lane *lane)
     next = sandbox->next;
     if (sandbox->lane != lane)
       continue;
+    /* Until its streams are held nobody has heard of it who could have it again. */
+    if (sandbox->state == SANDBOX_STANDING && !sandbox->owned && sandbox->offered_count && !sandbox->overdue) {
+      let_go(sandbox);
+      continue;
+    }
     if (sandbox->id)
       dispatch(sandbox, EVENT_KILL, NULL);
     /* Of a run nobody else knows; of a sandbox that stands the daemon does. */

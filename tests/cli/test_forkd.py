@@ -58,7 +58,7 @@ def test_code_is_evaluated_one_command_after_the_other_in_the_same_kernel(ramet)
     assert info["limits"]["memory"] == 512 << 20
 
 
-def test_snapshots_are_told_compacted_and_forgotten_with_what_builds_upon_them(ramet):
+def test_snapshots_are_told_compacted_packed_and_forgotten_with_what_builds_upon_them(ramet, tmp_path):
     first = spawned(ramet, "sandbox", "create", "--", "sleep", "1000")[0]
     ramet("snapshot", "create", first, "below")
     (second,) = spawned(ramet, "spawn", "--tag", "below", "-n", "1")
@@ -71,6 +71,10 @@ def test_snapshots_are_told_compacted_and_forgotten_with_what_builds_upon_them(r
     assert json.loads(ramet("snapshot-info", "above", "--json").stdout)["parent"] is None
     (third,) = spawned(ramet, "fork", "--tag", "above")
     ramet("snapshot", "create", third, "top")
+    pack = str(tmp_path / "pack")
+    assert ramet("pack", "--tag", "top", "-o", pack).stdout.decode().startswith(f"{pack}: top, ")
+    assert ramet("unpack", pack).returncode == 2
+    assert ramet("unpack", pack, "--tag", "unpacked").stdout == b"unpacked\n"
     removed = json.loads(ramet("rmi", "above", "--force", "--json").stdout)["snapshots"]
     assert [one["name"] for one in removed] == ["above"]
     removed = json.loads(ramet("rmi", "below", "top", "--cascade", "--json").stdout)["snapshots"]
@@ -96,6 +100,14 @@ def test_all_forks_of_a_snapshot_are_ended_and_a_walk_is_timed(ramet, tmp_path):
         (["eval", "nobody", "1"], "no sandbox 'nobody'"),
         (["eval", "nobody"], "is missing"),
         (["rmi", "nothing"], "no snapshot 'nothing'"),
+        (["fork", "--tag", "../../etc"], "../../etc"),
+        (["spawn", "--tag", "/etc/x"], "/etc/x"),
+        (["rmi", "../x"], "../x"),
+        (["snapshot-info", "../x"], "../x"),
+        (["pack", "--tag", "../x", "-o", "y"], "../x"),
+        (["pack", "--tag", "x"], "o: is missing"),
+        (["unpack", "/nothing/here"], "cannot be opened"),
+        (["unpack", "/nothing/here", "--tag", "../x"], "../x"),
         (["rmi", "a", "--cascade", "--force"], "--force"),
         (["kill", "--all", "x"], "SANDBOX"),
         (["completion", "tcsh"], "bash, zsh, fish"),

@@ -174,6 +174,8 @@ CALLED = {
     "snapshot.compact": "snapshot-compact",
     "snapshot.remove": "snapshot rm",
     "snapshot.import": "serve",
+    "snapshot.pack": "pack",
+    "snapshot.unpack": "unpack",
     "hand_over": "daemon upgrade",
 }
 

@@ -115,6 +115,7 @@ enum ramet_kind {
   RAMET_READY = 36, /* first frame on the control connection of a new core */
   RAMET_CREATED = 37, /* event: a client made a sandbox over a lane, or claimed one */
   RAMET_OVER = 38, /* event: a sandbox with KEEP is above its memory, and stands still to be captured */
+  RAMET_LET_GO = 44, /* event: who made a sandbox over a lane that is not OWNED has closed its session */
   /* core to init */
   RAMET_INIT_PREPARE = 64,
   RAMET_INIT_ENTER = 65, /* take root and limits */

@@ -22,6 +22,7 @@ from ramet.cli.commands import (
     events,
     files,
     forkd,
+    pack,
     ports,
     processes,
     quickstart,
@@ -88,6 +89,8 @@ app.command("eval", cls=Command)(forkd.eval_)
 app.command("rmi", cls=Command)(forkd.rmi)
 app.command("snapshot-info", cls=Command)(forkd.snapshot_info)
 app.command("snapshot-compact", cls=Command)(forkd.snapshot_compact)
+app.command("pack", cls=Command)(pack.pack)
+app.command("unpack", cls=Command)(pack.unpack)
 app.command("completion", cls=Command)(completion.completion)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(snapshot_app, name="snapshot")

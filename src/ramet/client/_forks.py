@@ -52,10 +52,9 @@ Key = tuple[str, tuple[tuple[str, "int | float"], ...]]
 
 
 def goes_past_daemon(request: ForkRequest) -> bool:
-    """Whether core can be asked: names, what outlives its owner, is left out or kept are the daemon's."""
+    """Whether core can be asked: names, what is left out or kept are the daemon's."""
     return (
-        not request.detach
-        and not request.keep_on
+        not request.keep_on
         and request.on_unsupported == "refuse"
         and (request.snapshot is not None or not request.children[0].limits)
         and all(one.name is None and one.limits == request.children[0].limits for one in request.children)
@@ -84,7 +83,7 @@ class KnownFork:
         self.encoded = base64.b64decode(told.encoded)
         self.info = told.info
         # What is a child's own is appended: to write all of it anew would take longer than to send it.
-        rest = {name: value for name, value in told.record.items() if name not in {"created", "origin"}}
+        rest = {name: value for name, value in told.record.items() if name not in {"created", "origin", "ttl"}}
         origin = {name: value for name, value in told.record["origin"].items() if name != "metadata"}
         self._record = f'{_json(rest)[:-1]},"origin":{_json(origin)[:-1]},"metadata":'
         self.ahead = told.ahead
@@ -118,12 +117,18 @@ class KnownFork:
             )
         )
 
-    def record_of(self, child: Child, created: float) -> bytes:
-        """What core keeps of a child, and tells the daemon."""
+    def record_of(self, child: Child, created: float, ttl: float | None) -> bytes:
+        """What core keeps of a child, and tells the daemon. `ttl`: None for one that ends with its owner."""
         metadata = _json(dict(child.metadata)) if child.metadata else "{}"
-        return raw(p.TAG_RECORD, f'{self._record}{metadata}}},"created":{created!r}}}'.encode("ascii"))
+        own = f'{metadata}}},"created":{created!r},"ttl":{_json(ttl)}}}'
+        return raw(p.TAG_RECORD, f"{self._record}{own}".encode("ascii"))
 
-    def plan(self, child: Child, number: int, created: float) -> bytes:
+    def claim(self, child: Child, created: float, ttl: float | None) -> bytes:
+        """The payload of CLAIM."""
+        snapshot = u32(p.TAG_SNAPSHOT, self.number) + u32(p.TAG_OWNED, ttl is None)
+        return snapshot + self.record_of(child, created, ttl)
+
+    def plan(self, child: Child, number: int, created: float, ttl: float | None) -> bytes:
         """The payload of CREATE."""
         return b"".join(
             (
@@ -132,8 +137,8 @@ class KnownFork:
                 u64(p.TAG_WALL_NS, int(child.timeout * 1e9) if child.timeout else 0),
                 text(p.TAG_HOSTNAME, hostname_of(None, f"{number:012x}")),
                 u32(p.TAG_NETWORK, p.NETWORK_NONE),
-                u32(p.TAG_OWNED, 1),
-                self.record_of(child, created),
+                u32(p.TAG_OWNED, ttl is None),
+                self.record_of(child, created, ttl),
             )
         )
 
@@ -259,6 +264,7 @@ class Forking:
         kernel = known.info.kernel
         self._tells = get(kernel.name) if plain and kernel is not None and kernel.name in names() else None
         self._children = request.children
+        self._ttl = request.ttl
         self._to_claim = known.ahead
         self._todo = deque(range(len(request.children)))
         self._asked: dict[int, _Asked] = {}
@@ -311,14 +317,16 @@ class Forking:
         try:
             with theirs:
                 if claims:
-                    payload = u32(p.TAG_SNAPSHOT, self._known.number) + self._known.record_of(child, created)
+                    payload = self._known.claim(child, created, self._ttl)
                     fds = [theirs.fileno()]
                     frames.send(self._lane.sock, p.CLAIM, number + 1, payload, fds)
                 else:
                     channel, self._channel = self._channel, None
-                    asked.channel = channel = channel or Channel(kernel=self._known.info.kernel)
+                    detached = self._ttl is not None
+                    channel = channel or Channel(detached=detached, kernel=self._known.info.kernel)
+                    asked.channel = channel
                     sandbox = secrets.randbits(48) or 1
-                    payload = self._known.plan(child, sandbox, created)
+                    payload = self._known.plan(child, sandbox, created, self._ttl)
                     fds = [*channel.theirs, theirs.fileno()]
                     frames.send(self._lane.sock, p.CREATE, number + 1, payload, fds)
                     close_all(channel.take_theirs())
@@ -393,16 +401,32 @@ class Forking:
             "created": asked.created,
             "setup_ms": found.u64(p.TAG_SETUP_NS) / 1e6,
             "metadata": dict(self._children[asked.number].metadata),
+            "detached": self._ttl is not None,
+            "ttl": self._ttl,
         }
         if found.u64(p.TAG_WATCH):
             own["cgroups"] = without_memory(common.cgroups)
         info = common.with_own(own)
         # What was forked ahead comes with ends that do not block.
         ready = asked.channel is None
+        if self._ttl is not None and not self._is_kept(asked, channel):
+            return
         held = Held(info, channel.take_ours(), CoreLine, session=asked.session, ready=ready)
         held.known = self._known
         held.told = asked.told or (asked.channel is None and self._known.told)
         self.held[asked.number] = held
+
+
+    def _is_kept(self, asked: _Asked, channel: Channel) -> bool:
+        """Have core hold the streams of one that is to outlive its session; False where it cannot."""
+        try:
+            frames.send(asked.session, p.HOLD, 0, b"", channel.ours)
+        except OSError as error:
+            channel.close()
+            asked.close()  # which ends it
+            self.errors[asked.number] = _no_descriptors(error)
+            return False
+        return True
 
 
 def _no_descriptors(error: OSError) -> RametError:

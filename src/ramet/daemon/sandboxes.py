@@ -14,9 +14,10 @@ from ramet._descriptors import close_all
 from ramet.daemon.lanes import open_lane
 from ramet.daemon.sessions import open_session
 from ramet.engine.plan import environment_of
+from ramet.engine.snapshots import told
 from ramet.errors import RametError
 from ramet.models.commands import SandboxLane
-from ramet.models.sandboxes import SandboxInfo, SandboxList, SnapshotList
+from ramet.models.sandboxes import SandboxInfo, SnapshotList
 
 if TYPE_CHECKING:
     from ramet.daemon.server import Connection
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ramet.models.events import EventBatch, EventsRequest
     from ramet.models.lineage import LineageTree
     from ramet.models.operations import Empty
+    from ramet.models.packs import PackRequest, UnpackRequest
     from ramet.models.sandboxes import (
         BeginRequest,
         CreateRequest,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         ListRequest,
         PromoteRequest,
         RollbackRequest,
+        SandboxList,
         SandboxRequest,
         Snapshot,
         SnapshotName,
@@ -69,6 +72,8 @@ class SandboxOperations:
             "snapshot.list": self._list_snapshots,
             "snapshot.compact": self._compact_snapshot,
             "snapshot.import": self._import_snapshot,
+            "snapshot.pack": self._pack_snapshot,
+            "snapshot.unpack": self._unpack_snapshot,
             "snapshot.remove": self._remove_snapshot,
         }
 
@@ -100,7 +105,7 @@ class SandboxOperations:
         return await self._sandboxes.kill(request.sandbox)
 
     async def _list(self, request: ListRequest, _client: Connection) -> SandboxList:
-        return SandboxList(await self._sandboxes.told(request))
+        return await self._sandboxes.listed(request)
 
     async def _events(self, request: EventsRequest, client: Connection) -> EventBatch:
         return await self._sandboxes.events_after(request, client.when_closed)
@@ -120,7 +125,7 @@ class SandboxOperations:
         return (await self._sandboxes.promote(request)).info()
 
     async def _attach(self, request: SandboxRequest, client: Connection) -> SandboxInfo:
-        sandbox = await self._sandboxes.find(request.sandbox)
+        sandbox = await self._sandboxes.attached(request.sandbox)
         fds: list[int] = []
         try:
             fds = sandbox.lend()
@@ -163,6 +168,12 @@ class SandboxOperations:
 
     async def _import_snapshot(self, request: ImportRequest, _client: Connection) -> Snapshot:
         return await self._sandboxes.import_snapshot(request)
+
+    async def _pack_snapshot(self, request: PackRequest, _client: Connection) -> Snapshot:
+        return told(await self._sandboxes.snapshots.pack(request.name, request.path))
+
+    async def _unpack_snapshot(self, request: UnpackRequest, _client: Connection) -> Snapshot:
+        return await self._sandboxes.unpack_snapshot(request)
 
     async def _remove_snapshot(self, request: SnapshotName, _client: Connection) -> Snapshot:
         return await self._sandboxes.remove_snapshot(request.name)

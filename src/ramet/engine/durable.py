@@ -212,6 +212,14 @@ class Archive:
 
         return await asyncio.to_thread(work)
 
+    async def pack(self, name: str, path: str) -> SnapshotInfo:
+        """As Store.pack."""
+        return await asyncio.to_thread(lambda: self._opened().pack(name, path))
+
+    async def unpack(self, path: str, named: str | None) -> SnapshotInfo:
+        """As Store.unpack."""
+        return await asyncio.to_thread(lambda: self._opened().unpack(path, named))
+
     def close(self) -> None:
         """Close the store."""
         store, self._store = self._store, None

@@ -17,13 +17,14 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from ramet._descriptors import copies
+from ramet._descriptors import close_all, copies
 from ramet.engine import plan
 from ramet.engine.ahead import Ahead, is_told, wanted_ahead
 from ramet.engine.durable import ENVIRONMENT_MAX, Archive, Ground
 from ramet.engine.events import Events
 from ramet.engine.keeping import Keeper
 from ramet.engine.lineage import Ancestry
+from ramet.engine.listing import Listing
 from ramet.engine.promotion import check_place, swap
 from ramet.engine.snapshots import Image, Snapshots, told
 from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
@@ -37,7 +38,7 @@ from ramet.errors import (
     Unforkable,
 )
 from ramet.models.names import near
-from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest
+from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest, SandboxList
 from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from ramet.models.limits import Limits
     from ramet.models.lineage import LineageTree
     from ramet.models.operations import RunEnd
+    from ramet.models.packs import UnpackRequest
     from ramet.models.sandboxes import (
         BeginRequest,
         Child,
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
         Snapshot,
         SnapshotRequest,
     )
+
+    from ramet.store.models import SnapshotInfo
 
     Deliver = Callable[[int, Sandbox, Channel], object]
     Wanted = Callable[[], bool]
@@ -100,6 +104,7 @@ class Sandboxes:
         self._keeper = Keeper(self.snapshots, cores.spawn, self._capture, self._finish)
         self._living: dict[int, Sandbox] = {}
         self._past: OrderedDict[int, Sandbox] = OrderedDict()
+        self._listing = Listing()
         self._strays: dict[int, list[Frame]] = {}
         self._promoting = asyncio.Lock()
 
@@ -162,12 +167,19 @@ class Sandboxes:
         await self._hear()
         self._forget_old()
         chosen = [*self._living.values(), *(self._past.values() if request.ended else ())]
+        if request.sandbox is not None:  # to tell of a thousand for one takes 10 ms
+            chosen = [one for one in chosen if request.sandbox in {one.id, one.name}]
         named = None
         if request.parent is not None:
             found = self._found(request.parent, [*self._past.values(), *self._living.values()])
             named = None if found is None else found.id
         infos = [one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown]
-        return tuple([info for info in infos if request.fits(info, named)])
+        return tuple([info for info in infos if request.fits(info, named)] if request.chooses else infos)
+
+    async def listed(self, request: ListRequest) -> SandboxList:
+        """As `told`; of a list with a mark what has changed since then."""
+        infos = await self.told(request)
+        return SandboxList(infos) if request.since is None else self._listing.since(infos, request.since)
 
     @staticmethod
     def _found(key: str, among: Iterable[Sandbox]) -> Sandbox | None:
@@ -495,7 +507,13 @@ class Sandboxes:
 
     async def import_snapshot(self, request: ImportRequest) -> Snapshot:
         """Have a snapshot of another store in this one. Raises as `Snapshots.bring`."""
-        info = await self.snapshots.bring(request.name, request.store, request.named)
+        return self._brought(await self.snapshots.bring(request.name, request.store, request.named))
+
+    async def unpack_snapshot(self, request: UnpackRequest) -> Snapshot:
+        """Have a snapshot that is packed in a file. Raises as `Snapshots.unpack`."""
+        return self._brought(await self.snapshots.unpack(request.path, request.name))
+
+    def _brought(self, info: SnapshotInfo) -> Snapshot:
         self.events.note("snapshot", snapshot=info.name)
         self.lineage.kept(info)
         return told(info)
@@ -644,6 +662,8 @@ class Sandboxes:
                     self._strays.setdefault(number, []).append(frame)
             elif frame.kind == p.OVER:
                 self._keeper.over(sandbox)
+            elif frame.kind == p.LET_GO:
+                self._let_go(sandbox)
             elif frame.kind == p.EXITED:
                 if found.u32(p.TAG_COMMAND) == COMMAND:
                     sandbox.command_ended(_exit_of(found, sandbox))
@@ -660,7 +680,10 @@ class Sandboxes:
         told = Sandbox.past_us(core, number, found.get(p.TAG_RECORD, b""), ground)
         sandbox = self._living.get(number)
         if sandbox is not None:
-            sandbox.hand_out({} if told is None else told.origin.metadata, past_daemon=True)
+            if told is None:
+                sandbox.hand_out({}, past_daemon=True)
+            else:
+                sandbox.hand_out(told.origin.metadata, ttl=told.ttl, past_daemon=True)
             self.ahead.gone(sandbox)
         elif told is not None:
             told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
@@ -670,9 +693,38 @@ class Sandboxes:
                 told.ground = parent.ground
             sandbox = self._living[number] = told
         if sandbox is not None:
+            if sandbox.ttl is not None:
+                sandbox.returning = asyncio.Event()
             self._begun(sandbox, image)
         if image is not None:
             self.ahead.fill(image)
+
+    def _let_go(self, sandbox: Sandbox) -> None:
+        """Who made it over a lane has closed its session; it goes on."""
+        if sandbox.returning is not None:
+            sandbox.past_daemon = False
+            self._cores.spawn(self._take_back(sandbox))
+
+    async def _take_back(self, sandbox: Sandbox) -> None:
+        while True:
+            ends: list[int] = []
+            number = sandbox.number
+            # One that ends meanwhile has none.
+            with contextlib.suppress(RametError):
+                _, ends = await sandbox.core.connection.fetch(p.HELD, u64(p.TAG_SANDBOX, number))
+            if sandbox.number == number and not sandbox.moving:
+                break
+            close_all(ends)  # which may be another's, who has the number now
+        sandbox.returned(ends)
+
+    async def attached(self, key: str) -> Sandbox:
+        """As `find`, with the streams of one whose owner has just let go of it."""
+        sandbox = await self.find(key)
+        if sandbox.returning is not None:
+            await self._hear()
+        if sandbox.returning is not None and not sandbox.past_daemon:
+            await sandbox.returning.wait()
+        return sandbox
 
     def _begun(self, sandbox: Sandbox, image: Image | None) -> None:
         """A fork is somebody's now."""

@@ -301,6 +301,18 @@ class Snapshots:
         async with self.reserved(named or name):
             return await self._archive.bring(name, store, named)
 
+    async def pack(self, name: str, path: str) -> SnapshotInfo:
+        """Have one as a file. Raises InvalidRequest, SnapshotError."""
+        async with self._alone(name):
+            return await self._archive.pack(name, path)
+
+    async def unpack(self, path: str, named: str | None) -> SnapshotInfo:
+        """Have what is in such a file. Raises InvalidRequest, SnapshotError."""
+        if named is None:  # two who unpack the same file: the store has one of them
+            return await self._archive.unpack(path, None)
+        async with self.reserved(named):
+            return await self._archive.unpack(path, named)
+
     async def all_told(self) -> tuple[Snapshot, ...]:
         """All of them, by name. Raises SnapshotError."""
         before = dict(self._writing)

@@ -111,6 +111,8 @@ class Sandbox:
         self.watched = False
         """Its memory is bounded by its init and not by a cgroup."""
         self.past_daemon = False
+        self.returning: asyncio.Event | None = None
+        """Its streams are at a client who made it over a lane, until this is set."""
         """A client made or claimed it over a lane, and core knows when that lets go of it."""
         self.note: str | None = None
         """Who had it ended."""
@@ -132,6 +134,7 @@ class Sandbox:
         self.gone = asyncio.Event()
         self.capturing = asyncio.Lock()
         self.on_end: list[Callable[[], object]] = []
+        self._told: tuple[tuple[Any, ...], SandboxInfo] | None = None
         self._ends: list[int] = []
         self._drain: Drain | None = None
         self._users = 0
@@ -159,10 +162,13 @@ class Sandbox:
         """Whether it is told of: it runs, and somebody asked for it."""
         return bool(self.origin.pid) and not self.spare
 
-    def hand_out(self, metadata: Mapping[str, str], *, past_daemon: bool = False) -> None:
+    def hand_out(
+        self, metadata: Mapping[str, str], *, ttl: float | None = None, past_daemon: bool = False
+    ) -> None:
         """It is somebody's now."""
         self.spare = False
         self.past_daemon = past_daemon
+        self.ttl = ttl
         self.created = time.time()
         self.origin = dataclasses.replace(self.origin, metadata=metadata)
 
@@ -174,7 +180,17 @@ class Sandbox:
         )
 
     def info(self) -> SandboxInfo:
-        """What is told of it."""
+        """What is told of it: the same object until it changes."""
+        # To make it takes ten times as long as to compare what it is made of.
+        state = (
+            self.id, self.name, self.origin, self.created, self.ttl, self.setup_ms, self.ended, self.end,
+            self.note, self.limits, self.cgroups, self.keep_on, self.kept, self.kept_error,
+        )  # fmt: skip
+        if self._told is None or self._told[0] != state:
+            self._told = state, self._info()
+        return self._told[1]
+
+    def _info(self) -> SandboxInfo:
         origin = self.origin
         return SandboxInfo(
             id=self.id,
@@ -239,9 +255,10 @@ class Sandbox:
         `ground` is what it stands on, where that is known already.
         """
         sandbox = cls._of_record(core, number, record, ground)
-        if sandbox is None or sandbox.ttl is not None or sandbox.name is not None:
+        if sandbox is None or sandbox.name is not None:
             return None
         sandbox.past_daemon = True
+        sandbox.attach()
         return sandbox
 
     @classmethod
@@ -299,6 +316,22 @@ class Sandbox:
         self._users -= 1
         if self._users <= 0 and self.ttl is not None and self.end is None:
             self._timer = asyncio.get_running_loop().call_later(self.ttl, self._expire)
+
+    def returned(self, ends: list[int]) -> None:
+        """Takes `ends`: its owner, who made it over a lane, has let go of it."""
+        if self.end is None:
+            self.hold(ends)
+            self.take_back()
+        else:
+            close_all(ends)
+        self.leave()
+        self.settle()
+
+    def settle(self) -> None:
+        """Nobody need wait for its streams any more."""
+        returning, self.returning = self.returning, None
+        if returning is not None:
+            returning.set()
 
     def owner_gone(self) -> None:
         """Its owner has let go of it, or died."""
@@ -394,6 +427,11 @@ class Sandbox:
         """Core was asked to give it another number: what it is to hear of it waits until it has answered."""
         self._waiting = []
 
+    @property
+    def moving(self) -> bool:
+        """Whether its number is about to change."""
+        return self._waiting is not None
+
     def moved(self, number: int) -> None:
         """It has this number now, which may be the old one."""
         self.number = number
@@ -425,6 +463,7 @@ class Sandbox:
             self._drain.close()
         ends, self._ends = self._ends, []
         close_all(ends)
+        self.settle()
         self.gone.set()
         for tell in list(self.on_end):
             tell()

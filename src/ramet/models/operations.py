@@ -447,6 +447,7 @@ def _table() -> Mapping[str, Operation]:
     from ramet.models import commands as c
     from ramet.models import events as e
     from ramet.models import lineage as l
+    from ramet.models import packs as k
     from ramet.models import sandboxes as s
 
     rows = (
@@ -474,6 +475,8 @@ def _table() -> Mapping[str, Operation]:
         Operation("snapshot.list", Empty, s.SnapshotList),
         Operation("snapshot.compact", s.SnapshotName, s.Snapshot),
         Operation("snapshot.import", s.ImportRequest, s.Snapshot, idempotent=False),
+        Operation("snapshot.pack", k.PackRequest, s.Snapshot, idempotent=False),
+        Operation("snapshot.unpack", k.UnpackRequest, s.Snapshot, idempotent=False),
         Operation("snapshot.remove", s.SnapshotName, s.Snapshot, idempotent=False),
     )
     return MappingProxyType({row.name: row for row in rows})

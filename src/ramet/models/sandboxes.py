@@ -671,7 +671,9 @@ class PromoteRequest:
 class ListRequest:
     """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
 
-    `parent` is an id or name, `snapshot` the name that they were forked from, `metadata` what must be noted.
+    `since` is the mark of a list of all that live, and asks for what has changed since then; "" asks for all
+    and a mark. `sandbox` is the id or name of one, `parent` an id or name, `snapshot` the name that they were forked from,
+    `metadata` what must be noted.
     """
 
     ended: bool = False
@@ -679,6 +681,8 @@ class ListRequest:
     parent: str | None = None
     snapshot: str | None = None
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sandbox: str | None = None
+    since: str | None = None
 
     @classmethod
     def of(
@@ -689,15 +693,22 @@ class ListRequest:
         parent: str | None = None,
         snapshot: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        sandbox: str | None = None,
+        since: str | None = None,
     ) -> Self:
         """The checked request. Raises InvalidRequest."""
-        return cls(
+        made = cls(
             flag(ended, "ended"),
             None if name is None else check_sandbox(name, "name"),
             None if parent is None else check_sandbox(parent, "parent"),
             None if snapshot is None else check_sandbox(snapshot, "snapshot"),
             check_metadata(metadata),
+            None if sandbox is None else check_sandbox(sandbox),
+            None if since is None else check_text(since, "since"),
         )
+        if made.since is not None and (made.ended or made.chooses):
+            raise InvalidRequest.of("since", "is for a list of all that live")
+        return made
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON; what has its default is left out."""
@@ -707,6 +718,8 @@ class ListRequest:
             parent=self.parent,
             snapshot=self.snapshot,
             metadata=self.metadata or None,
+            sandbox=self.sandbox,
+            since=self.since,
         )
 
     @classmethod
@@ -718,7 +731,7 @@ class ListRequest:
     @property
     def chooses(self) -> bool:
         """Whether only some are meant of those that live, or have ended."""
-        return bool(self.name or self.parent or self.snapshot or self.metadata)
+        return bool(self.name or self.parent or self.snapshot or self.metadata or self.sandbox)
 
     def fits(self, info: SandboxInfo, parent: str | None) -> bool:
         """Whether a sandbox is meant; `parent` is the id of the one that was named."""
@@ -726,6 +739,7 @@ class ListRequest:
             self.name in {None, info.name}
             and (self.parent is None or info.parent in {parent, self.parent})
             and self.snapshot in {None, info.snapshot}
+            and self.sandbox in {None, info.id, info.name}
             and all(info.metadata.get(name) == value for name, value in self.metadata.items())
         )
 
@@ -981,18 +995,26 @@ class ForkLaneInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SandboxList:
-    """Sandboxes, the oldest first."""
+    """Sandboxes, the oldest first.
+
+    To a request with a mark those that have changed since then, with the `ids` of all, and the next `mark`.
+    """
 
     sandboxes: tuple[SandboxInfo, ...]
+    ids: tuple[str, ...] | None = None
+    mark: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""
-        return {"sandboxes": [one.to_wire() for one in self.sandboxes]}
+        told = {"sandboxes": [one.to_wire() for one in self.sandboxes]}
+        return told | _given(ids=self.ids, mark=self.mark)
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
-        return cls(tuple([SandboxInfo.from_wire(one) for one in data["sandboxes"]]))
+        ids = data.get("ids")
+        told = tuple([SandboxInfo.from_wire(one) for one in data["sandboxes"]])
+        return cls(told, None if ids is None else tuple(ids), data.get("mark"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ ENDED = 35
 READY = 36
 CREATED = 37
 OVER = 38
+LET_GO = 44
 INIT_PREPARE = 64
 INIT_ENTER = 65
 INIT_SPAWN = 66
@@ -415,6 +416,7 @@ KIND_NAMES = MappingProxyType(
         36: "ready",
         37: "created",
         38: "over",
+        44: "let_go",
         64: "init_prepare",
         65: "init_enter",
         66: "init_spawn",

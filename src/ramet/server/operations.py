@@ -38,6 +38,8 @@ REFUSED = {
     "shutdown": "the daemon is the server's",
     "hand_over": "the daemon is the server's",
     "snapshot.import": "stores are directories of the host",
+    "snapshot.pack": "a pack is a file of the host",
+    "snapshot.unpack": "a pack is a file of the host",
 }
 """Operations that a server has for nobody, and why."""
 _TEMPLATE_FIELDS = frozenset(

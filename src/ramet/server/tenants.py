@@ -48,6 +48,7 @@ from ramet.server import notes
 from ramet.server.faults import Refused
 from ramet.server.guests import Guest
 from ramet.server.public import RESERVED, Public, is_in, shown_as
+from ramet.server.rows import Rows
 from ramet.server.settings import Settings
 from ramet.server.tokens import DEFAULT_TENANT, Identity
 from ramet.server.workspaces import Workspaces
@@ -77,6 +78,9 @@ class Box:
         self.commands: AsyncCommands | None = None
         self.files: AsyncFiles | None = None
         self.users = 0
+        self.kept = 0
+        """How many have it live on while what they asked takes its time."""
+        self.touching: asyncio.Task[None] | None = None
         self.ttl = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -128,8 +132,6 @@ class Tenant:
         self.branching = 0
         self.streams = 0
         self.guests: dict[str, Guest] = {}
-        self.rows: dict[str, tuple[tuple[Any, ...], bytes]] = {}
-        """Of the last list: what each was encoded of, and that, by id."""
         self.turns: dict[str, asyncio.Lock] = {}
         """Of workspaces, by name."""
         self.made = 0
@@ -149,6 +151,7 @@ class Tenant:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, 0o700)
             self.client = AsyncClient(os.path.join(place, "run"), data_dir=self.store)
+        self.rows = Rows(self.client)
         os.makedirs(place, 0o700, exist_ok=True)
         self._removed_path = os.path.join(place, "removed.json")
         self._removed = set(notes.read(self._removed_path, []))
@@ -162,6 +165,8 @@ class Tenant:
 
     async def told(self, **chosen: Any) -> list[dict[str, Any]]:
         """The same, as the daemon tells of them."""
+        if all(value is None or value is False for value in chosen.values()):
+            return await self.rows.all()
         answer = await self.client.ask("sandbox.list", ListRequest.of(**chosen).to_wire())
         found: list[dict[str, Any]] = answer["sandboxes"]
         return found
@@ -169,7 +174,7 @@ class Tenant:
     async def find(self, sandbox: str, *, ended: bool = False) -> SandboxInfo:
         """The one of this id or name. Raises InvalidRequest with the code ``unknown_sandbox``."""
         key = check_sandbox(sandbox)
-        found = [one for one in await self.all(ended=ended) if key in {one.id, one.name}]
+        found = await self.all(ended=ended, sandbox=key)
         chosen = next((one for one in found if one.id == key), found[-1] if found else None)
         if chosen is None:
             raise InvalidRequest.of("sandbox", f"there is no sandbox {key!r}", code="unknown_sandbox")
@@ -285,7 +290,14 @@ class Tenant:
             box.held = sandbox
             box.hold()
             box.leave()
+        self._know(box, info)
         return info
+
+    def _know(self, box: Box, info: SandboxInfo) -> None:
+        """What is asked of it needs no more than this of the daemon."""
+        if box.commands is None:
+            box.commands = AsyncCommands(info.id, client=self.client, env=noted_env(info))
+            box.ttl = info.ttl or 0.0
 
     def forget(self, sandbox: str) -> None:
         """It has ended, or is not asked for any more."""
@@ -304,9 +316,7 @@ class Tenant:
         # Results of commands can be had for some minutes after their sandbox's end.
         info = await self.find(sandbox, ended=True)
         box = self.box(info.id)
-        if box.commands is None:
-            box.commands = AsyncCommands(info.id, client=self.client, env=noted_env(info))
-            box.ttl = info.ttl or 0.0
+        self._know(box, info)
         return box
 
     async def commands(self, sandbox: str) -> AsyncCommands:
@@ -329,22 +339,27 @@ class Tenant:
     async def kept(self, sandbox: str) -> AsyncIterator[None]:
         """Have its time to live not run out while something that is asked of it takes its time."""
         box = await self.known(sandbox)
-        request = SandboxLaneRequest(box.id, socket=False).to_wire()
-
-        async def touch() -> None:
-            while True:
-                await asyncio.sleep(min(max(box.ttl / 3, TOUCH_MIN_S), TOUCH_MAX_S))
-                # One that has ended says so to who waits for it.
-                with contextlib.suppress(RametError):
-                    await self.client.ask("sandbox.commands", request)
-
-        touching = asyncio.ensure_future(touch())
+        box.kept += 1
+        # One of hundreds of streams of a sandbox touches it for all.
+        if box.touching is None:
+            box.touching = asyncio.ensure_future(self._touch(box))
         try:
             yield
         finally:
-            touching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await touching
+            box.kept -= 1
+            if not box.kept:
+                touching, box.touching = box.touching, None
+                touching.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await touching
+
+    async def _touch(self, box: Box) -> None:
+        request = SandboxLaneRequest(box.id, socket=False).to_wire()
+        while True:
+            await asyncio.sleep(min(max(box.ttl / 3, TOUCH_MIN_S), TOUCH_MAX_S))
+            # One that has ended says so to who waits for it.
+            with contextlib.suppress(RametError):
+                await self.client.ask("sandbox.commands", request)
 
     @contextlib.asynccontextmanager
     async def kernel(self, sandbox: str) -> AsyncIterator[AsyncSandbox]:

@@ -70,12 +70,14 @@ def info_of(container: Container, header: Header) -> SnapshotInfo:
 class Image:
     """A container whose index, and whose parents, are what its content hash says."""
 
-    def __init__(self, snapshots: int, name: str, *, left: int = DEPTH_MAX) -> None:
-        """`left`: how many it may build upon.
+    def __init__(
+        self, snapshots: int, name: str, *, left: int = DEPTH_MAX, container: Container | None = None
+    ) -> None:
+        """`left`: how many it may build upon; `container`: its own, where that is elsewhere, which it takes.
 
         Raises FileNotFoundError, SnapshotDamaged, SnapshotUnusable.
         """
-        self.container = open_container(snapshots, name)
+        self.container = open_container(snapshots, name) if container is None else container
         self.parent: Image | None = None
         self.index = PageIndex([])
         self.hashes = PageHashes()

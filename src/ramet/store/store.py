@@ -17,6 +17,7 @@ import difflib
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -24,8 +25,8 @@ from ramet.errors import InvalidRequest, RametError, SnapshotDamaged, SnapshotEr
 from ramet.models.names import check_name
 from ramet.store import machine
 from ramet.store.access import remove_tree
-from ramet.store.blocks import pwrite_all
-from ramet.store.container import Stream
+from ramet.store.blocks import Malformed, pwrite_all
+from ramet.store.container import Container, Stream
 from ramet.store.files import Identifier
 from ramet.store.ids import IdMap
 from ramet.store.image import DEPTH_MAX, Image, info_of, open_container, read_header
@@ -401,6 +402,40 @@ class Store:
                 self._put(work, name)
         return self.info(name)
 
+    # --- as one file ---------------------------------------------------------------------------------------
+
+    def pack(self, name: str, path: str) -> SnapshotInfo:
+        """Have all of one in the new file `path`, or nothing there.
+
+        Raises InvalidRequest, SnapshotDamaged, SnapshotUnusable, SnapshotError.
+        """
+        with self._opened(name) as image, self._telling("packed", name):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                write_flat(fd, image)
+                os.fsync(fd)
+            except BaseException:
+                os.unlink(path)
+                raise
+            finally:
+                os.close(fd)
+            return info_of(image.container, image.header)
+
+    def unpack(self, path: str, named: str | None = None) -> SnapshotInfo:
+        """Have what is in the file `path` under the name `named`, or its own. Every byte is checked.
+
+        Raises InvalidRequest, SnapshotDamaged, SnapshotUnusable, SnapshotError.
+        """
+        with _packed(path, self._snapshots) as image:
+            name = check_name(named or image.header.name)
+            self._refuse_taken(name)
+            with self._telling("saved", name), self._working() as work:
+                self._write(work.fd, lambda fd: write_flat(fd, image, name))
+                with self._locked():
+                    self._refuse_taken(name)
+                    self._put(work, name)
+        return self.info(name)
+
     # --- work in progress ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -460,6 +495,33 @@ def _names(directory: int) -> list[str]:
         return os.listdir(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def _packed(path: str, snapshots: int) -> Iterator[Image]:
+    """What `Store.pack` wrote. Raises SnapshotDamaged, SnapshotUnusable, SnapshotError, InvalidRequest."""
+    try:
+        # Of a fifo nobody writes to, an open would wait for one who does.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise InvalidRequest.of("path", f"{path[:200]!r} cannot be opened: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise InvalidRequest.of("path", f"{path[:200]!r} is no file")
+    container = Container(fd, os.path.basename(path)[:64])
+    with contextlib.ExitStack() as using:
+        using.callback(container.close)
+        name = container.header.get("name")
+        with container.naming("header"):
+            if container.header.get("parent") is not None:
+                raise Malformed("it builds upon another, which a pack does not")
+            if not isinstance(name, str):
+                raise Malformed("it has no name")
+        container.label = check_name(name, "name")
+        using.pop_all()
+        image = Image(snapshots, name, container=container)
+    with contextlib.closing(image):
+        yield image
 
 
 def _random() -> str:

@@ -211,6 +211,85 @@ def test_a_port_is_reached_from_this_machine(shell: ramet.Sandbox):
         assert refused.value.code == "connection_refused"
 
 
+def test_an_interrupt_ends_what_runs_and_keeps_the_state(python: ramet.Sandbox):
+    python.interrupt()  # nothing runs
+    started = threading.Event()
+    done: list[ramet.Execution] = []
+    code = "kept = 7; print(1, flush=True); import time; time.sleep(60)"
+    running = threading.Thread(
+        target=lambda: done.append(python.run_code(code, on_stdout=lambda _: started.set()))
+    )
+    running.start()
+    assert started.wait(PATIENCE_S)
+    python.interrupt()
+    running.join(PATIENCE_S)
+    assert [one.reason for one in done] == ["interrupted"]
+    assert python.run_code("kept").text == "7"
+
+
+def test_what_a_fork_did_to_files_is_taken_over_or_refused_where_both_did(shell: ramet.Sandbox):
+    shell.files.write("/tmp/both", "before")
+    with shell.fork() as fork:
+        fork.files.write("/tmp/both", "of the fork")
+        fork.files.write("/tmp/new/deep", os.urandom(300_000))
+        difference = fork.diff(shell)
+        assert {one.path for one in difference.files} == {"/tmp/both", "/tmp/new", "/tmp/new/deep"}
+        assert {one.path for one in fork.commit_to(shell)} >= {"/tmp/both", "/tmp/new/deep"}
+        assert shell.files.read("/tmp/both") == "of the fork"
+        assert shell.files.read_bytes("/tmp/new/deep") == fork.files.read_bytes("/tmp/new/deep")
+        fork.files.write("/tmp/both", "again")
+        shell.files.write("/tmp/both", "otherwise")
+        with pytest.raises(ramet.CommitConflict) as refused:
+            fork.commit_to(shell)
+        assert refused.value.paths == ("/tmp/both",)
+        assert shell.files.read("/tmp/both") == "otherwise"
+        fork.commit_to(shell, on_conflict="overwrite")
+        assert shell.files.read("/tmp/both") == "again"
+
+
+def test_its_files_are_exported_to_a_new_place_of_this_machine(shell: ramet.Sandbox, tmp_path: Path):
+    content = os.urandom(300_000)
+    shell.files.write("/tmp/out/data", content)
+    shell.files.write("/tmp/out/of/it", "deep")
+    assert shell.export(tmp_path / "new", "/tmp/out") == 2
+    assert (tmp_path / "new" / "data").read_bytes() == content
+    assert (tmp_path / "new" / "of" / "it").read_text() == "deep"
+    with pytest.raises(ramet.InvalidRequest, match="File exists") as refused:
+        shell.export(tmp_path / "new", "/tmp/out")
+    assert refused.value.field == "local"
+    assert (tmp_path / "new" / "data").read_bytes() == content
+
+
+def test_of_rollouts_the_first_success_is_taken_over_and_nothing_is_left(
+    shell: ramet.Sandbox, client: Client
+):
+    def attempt(child: ramet.Sandbox) -> ramet.CommandResult:
+        number = child.info.metadata["number"]
+        child.files.write("/tmp/winner", number)
+        return child.commands.run("true" if number == "1" else "sleep 1000")
+
+    numbers = [{"number": str(number)} for number in range(3)]
+    with ramet.rollouts(shell, 3, attempt, first_success=True, metadata=numbers) as found:
+        assert [one.outcome for one in found.attempts] == ["given_up", "success", "given_up"]
+        assert [one.path for one in found.committed] == ["/tmp/winner"]
+    assert shell.files.read("/tmp/winner") == "1"
+    until = time.monotonic() + PATIENCE_S
+    while sandboxes.list(parent=shell.id, client=client):
+        assert time.monotonic() < until, "a child lives on"
+
+
+def test_a_detached_one_is_come_back_to_with_its_state(client: Client):
+    for number in range(3):  # a local client's second and third are forked by core itself
+        left = ramet.Sandbox("python", detach=True, ttl=60, client=client)
+        left.run_code(f"number = {number}")
+        left.close()
+        row = {one.id: one for one in sandboxes.list(client=client)}[left.id]
+        assert (row.ttl, row.status) == (60, "running")
+        with ramet.Sandbox.connect(left.id, client=client) as again:
+            assert again.run_code("number").text == str(number)
+            again.kill()
+
+
 def test_its_end_is_told_with_all_that_it_wrote(client: Client):
     with ramet.Sandbox(command="echo begun; read line; echo $line; exit 5", client=client) as sandbox:
         assert sandbox.stdout.readline(PATIENCE_S) == b"begun\n"

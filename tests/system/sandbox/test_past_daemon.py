@@ -1,6 +1,7 @@
 """Forks that go straight to core: all see them as any other, and they end with their owner as any other."""
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -12,6 +13,8 @@ from ramet._descriptors import close_all
 from ramet.client import sandboxes
 from ramet.client._forks import CoreLine
 from ramet.errors import DaemonLost, InvalidRequest, RametError, SandboxEnded, Unforkable
+from ramet.native import _protocol as p
+from ramet.native import frames
 from system._daemons import PATIENCE_S, kill_hard
 from system.sandbox._repl import PYTHON, ask, ask_all, tell
 from system.sandbox.test_ownership import until
@@ -123,21 +126,72 @@ def test_a_fork_of_the_dead_tells_of_what_they_died(client):
         assert sandbox.wait().exit_code == 3
 
 
+def test_a_detached_one_is_known_come_back_to_and_ends_with_its_command_or_at_its_time(client):
+    kept = ramet.Sandbox("point", detach=True, ttl=60, client=client)
+    timed = ramet.Sandbox("point", detach=True, ttl=1, client=client)
+    assert is_past_daemon(kept)
+    assert list(sandboxes.list(client=client)) == [kept.info, timed.info]
+    assert (kept.info.detached, kept.info.ttl) == (True, 60)
+    tell(kept, "x = 'kept'")
+    for _ in range(3):
+        kept.close()
+        kept = ramet.Sandbox.connect(kept.id, client=client)
+        assert ask(kept, "x") == "'kept'"
+    kept.stdin.write("exec('import os; os._exit(3)')\n")
+    kept.close()
+    timed.close()
+    until(lambda: not sandboxes.list(client=client))
+    told = {one.id: one for one in sandboxes.list(ended=True, client=client)}
+    assert told[kept.id].end.exit_code == 3
+    assert told[timed.id].note == "nobody asked for it in 1 s"
+
+
+def test_a_detached_one_whose_streams_core_cannot_hold_is_refused_and_ends(client, monkeypatch):
+    send = frames.send
+
+    def without_hold(sock, kind, *words):
+        if kind == p.HOLD:
+            raise OSError(errno.ETOOMANYREFS, "too many references")
+        return send(sock, kind, *words)
+
+    monkeypatch.setattr(frames, "send", without_hold)
+    with pytest.raises(RametError, match="cannot be asked for") as refused:
+        ramet.Sandbox("point", detach=True, client=client)
+    assert refused.value.errno == errno.ETOOMANYREFS
+    until(lambda: not sandboxes.list(client=client))
+
+
+def test_detached_ones_outlive_a_killed_client_and_then_a_killed_daemon(own, client):
+    source = CLIENT.replace('"point"', '"point", detach=True').replace("fork(", "fork(detach=True")
+    program = own.program(source)
+    ids = json.loads(program.stdout.readline())
+    held = ramet.Sandbox("point", detach=True, client=client)
+    kill_hard(program.pid)
+    with ramet.Sandbox.connect(ids[1], client=client) as child:
+        assert ask(child, "x") == "41"
+    kill_hard(own.pids()[0])
+    with pytest.raises(DaemonLost, match="may live on"):
+        held.wait(timeout=PATIENCE_S)
+    for number in (*ids, held.id):
+        with ramet.Sandbox.connect(number, client=client) as one:
+            assert ask(one, "x") == "41"
+    held.close()
+    assert len(sandboxes.list(client=client)) == 5
+    for one in sandboxes.list(client=client):
+        sandboxes.kill(one.id, client=client)
+
+
 def test_a_deadline_ends_one(client):
     with ramet.Sandbox("point", timeout=0.2, client=client) as sandbox:
         assert is_past_daemon(sandbox)
         assert sandbox.wait(timeout=PATIENCE_S).reason == "timeout"
 
 
-def test_names_and_what_outlives_its_owner_are_the_daemons(client):
+def test_names_are_the_daemons(client):
     with ramet.Sandbox("point", name="one", client=client) as named:
         assert not is_past_daemon(named)
         with pytest.raises(InvalidRequest, match="'one' already"):
             ramet.Sandbox("point", name="one", client=client)
-    kept = ramet.Sandbox("point", detach=True, ttl=60, client=client)
-    assert not is_past_daemon(kept)
-    kept.close()
-    assert sandboxes.kill(kept.id, client=client).end.reason == "killed"
 
 
 def test_a_snapshot_that_was_removed_is_unknown_and_one_of_the_same_name_is_another(client):

@@ -28,11 +28,13 @@ OF_SNAPSHOT = {
     "sandbox.lane": POINT,
     "snapshot.compact": {"name": "nowhere"},
     "snapshot.import": {"name": "nowhere", "store": "/a place of ours"},
+    "snapshot.pack": {"name": "nowhere", "path": "/a place of ours/pack"},
     "snapshot.remove": {"name": "nowhere"},
 }
 OF_NEITHER = {
     *("run", "lane", "doctor", "status", "ping", "shutdown"),
     *("sandbox.create", "sandbox.list", "events", "lineage", "snapshot.list", "hand_over"),
+    "snapshot.unpack",
 }
 
 

@@ -167,6 +167,8 @@ def sandbox_results():
         "snapshot.list": SnapshotList((point,)),
         "snapshot.compact": point,
         "snapshot.import": point,
+        "snapshot.pack": point,
+        "snapshot.unpack": point,
         "snapshot.remove": point,
     }
 
@@ -191,7 +193,8 @@ def test_every_result_of_the_table_arrives_as_it_left():
 def test_only_operations_that_start_nothing_may_be_sent_again():
     once = {name for name, operation in OPERATIONS.items() if not operation.idempotent}
     made = {f"sandbox.{name}" for name in ("begin", "create", "fork", "promote", "rollback", "snapshot")}
-    assert once == {"run", *made, "snapshot.import", "snapshot.remove", "events"}
+    kept = {f"snapshot.{name}" for name in ("import", "pack", "remove", "unpack")}
+    assert once == {"run", *made, *kept, "events"}
 
 
 def test_a_run_needs_nothing_of_what_is_told_of_sandboxes():

@@ -1,13 +1,15 @@
 """Names, lineage and what is kept: the store as its callers see it."""
 
+import dataclasses
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from ramet.errors import InvalidRequest, SnapshotError
+from ramet.errors import InvalidRequest, SnapshotDamaged, SnapshotError
 from ramet.store import Base, ParentRef, Store
+from ramet.store.saving import write_flat
 from unit.store.material import (
     BASE,
     PAGE,
@@ -373,3 +375,25 @@ def test_only_what_builds_upon_nothing_is_linked_and_under_a_name_that_is_free(s
             store.link("absent", other)
         assert caught.value.code == "unknown_snapshot"
     assert loaded_pages(store, "parent") == pages(5)
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "/etc/x", ".hidden", "a/b", ""])
+def test_the_name_that_a_pack_gives_itself_is_no_path(store, tmp_path, name):
+    save(store, "first", pages(1, 2))
+    pack = tmp_path / "pack"
+    with store._opened("first") as image, pack.open("wb+") as file:
+        image.header = dataclasses.replace(image.header, name=name)
+        write_flat(file.fileno(), image)
+    for named in (None, "good"):
+        with pytest.raises(InvalidRequest) as refused:
+            store.unpack(str(pack), named)
+        assert refused.value.field == "name"
+    assert store.names() == ("first",)
+
+
+def test_a_pack_that_builds_upon_another_is_none(store, tmp_path):
+    parent = save(store, "parent", pages(1, 2, 3))
+    save(store, "child", pages(1, 7, 3), parent=parent)
+    with pytest.raises(SnapshotDamaged, match="builds upon another"):
+        store.unpack(f"{store.root}/snapshots/child/image", "taken")
+    assert store.names() == ("child", "parent")

@@ -407,7 +407,7 @@ class AsyncClient:
                 taking = Taking(lane, source.info)
                 using.callback(taking.close)
                 # While core works.
-                channel = Channel(kernel=known.info.kernel)
+                channel = Channel(detached=request.detach, kernel=known.info.kernel)
                 using.callback(channel.close)
             except OSError:
                 return None
@@ -439,6 +439,7 @@ class AsyncClient:
                     raise _silent()
         except BaseException:
             for held in forking.held.values():
+                held.ask_end()  # nobody hears of it
                 held.close()
             raise
         finally:

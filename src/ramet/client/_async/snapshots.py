@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from os import PathLike
+
 from ramet.client._async.api import current
 from ramet.client._async.client import AsyncClient
 from ramet.errors import InvalidRequest
 from ramet.models.names import check_name, check_text, near
+from ramet.models.packs import PackRequest, UnpackRequest
 from ramet.models.sandboxes import Snapshot, SnapshotList, SnapshotName
 from ramet.models.templates import Template
 
@@ -49,6 +53,35 @@ async def compact(name: str | Snapshot, *, client: AsyncClient | None = None) ->
     asked = name.name if isinstance(name, Snapshot) else name
     request = SnapshotName.from_wire({"name": asked})
     wire = await (client or current()).ask("snapshot.compact", request.to_wire(), patience=COMPACT_PATIENCE_S)
+    return Snapshot.from_wire(wire)
+
+
+async def pack(
+    name: str | Snapshot, path: str | PathLike[str], *, client: AsyncClient | None = None
+) -> Snapshot:
+    """Have one, or that of a template, in the new file `path`, with all that it builds upon.
+
+    `unpack` makes it a snapshot again, also of another user and on another machine. What was in memory there
+    is in the file: it is its owner's alone. Raises InvalidRequest when there is none of that name,
+    SnapshotError.
+    """
+    found = name if isinstance(name, Snapshot) else await get(name, client=client)
+    request = PackRequest.from_wire({"name": found.name, "path": os.path.abspath(os.fspath(path))})
+    wire = await (client or current()).ask("snapshot.pack", request.to_wire(), patience=COMPACT_PATIENCE_S)
+    return Snapshot.from_wire(wire)
+
+
+async def unpack(
+    path: str | PathLike[str], name: str | None = None, *, client: AsyncClient | None = None
+) -> Snapshot:
+    """Have what `pack` wrote as a snapshot, under `name` or the name that it had.
+
+    Every byte is compared with its hash, which tells of damage and not of who made it: what is forked from it
+    runs as code that its maker wrote. Raises InvalidRequest when the name is taken, SnapshotDamaged,
+    SnapshotError; a fork raises SnapshotError where this machine has not what it needs.
+    """
+    request = UnpackRequest.from_wire({"path": os.path.abspath(os.fspath(path)), "name": name})
+    wire = await (client or current()).ask("snapshot.unpack", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
 

@@ -408,7 +408,7 @@ class Client:
                 taking = Taking(lane, source.info)
                 using.callback(taking.close)
                 # While core works.
-                channel = Channel(kernel=known.info.kernel)
+                channel = Channel(detached=request.detach, kernel=known.info.kernel)
                 using.callback(channel.close)
             except OSError:
                 return None
@@ -440,6 +440,7 @@ class Client:
                     raise _silent()
         except BaseException:
             for held in forking.held.values():
+                held.ask_end()  # nobody hears of it
                 held.close()
             raise
         finally:
