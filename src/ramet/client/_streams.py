@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import fcntl
 import os
+import select
 import stat
 from typing import IO, TYPE_CHECKING, Any
 
@@ -183,6 +184,15 @@ class Source:
     def exhausted(self) -> bool:
         """True when there is nothing at hand and nowhere to get more."""
         return not self._data and self.input < 0 and self._file is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `refill` finds bytes, or the end, without waiting. A file object without descriptor is."""
+        if self.input < 0:
+            return True
+        poller = select.poll()
+        poller.register(self.input, select.POLLIN)
+        return bool(poller.poll(0))
 
     def refill(self, encoding: str) -> None:
         """Get the next piece; blocks if the descriptor was not ready."""

@@ -1,6 +1,7 @@
 """`Sandbox.commands`: further commands in a sandbox that stands."""
 
 import os
+import queue
 import threading
 import time
 
@@ -87,25 +88,25 @@ def test_input_of_megabytes_meets_output_of_megabytes(sandbox, tmp_path):
 
 def test_input_from_a_pipe_is_passed_on_as_it_comes(sandbox):
     reader, writer = os.pipe()
-    got = threading.Event()
-    lines = []
-
-    def heard(piece):
-        lines.append(piece)
-        got.set()
+    heard = queue.Queue()
+    answers = []
 
     def feed():
-        os.write(writer, b"one\n")
-        got.wait(PATIENCE_S)
-        os.write(writer, b"two\n")
-        os.close(writer)
+        try:
+            for line in (b"one\n", b"two\n"):
+                answers.append(heard.get(timeout=PATIENCE_S))
+                os.write(writer, line)
+        finally:
+            os.close(writer)
 
     feeder = threading.Thread(target=feed)
     feeder.start()
-    result = sandbox.commands.run("while read x; do echo $x; done", stdin=reader, on_stdout=heard)
+    line = "echo zero; while read x; do echo $x; done"
+    result = sandbox.commands.run(line, stdin=reader, on_stdout=heard.put)
     feeder.join()
     os.close(reader)
-    assert (result.stdout, b"".join(lines)) == ("one\ntwo\n", b"one\ntwo\n")
+    assert answers == [b"zero\n", b"one\n"]  # each before the next was there to be read
+    assert result.stdout == "zero\none\ntwo\n"
 
 
 def test_a_background_command_is_fed_read_and_waited_for(sandbox):

@@ -516,7 +516,7 @@ class _Feeding:
         idle = not self.over and self.link is not None and not self.link.busy
         return self._source.input if idle and not self._source.waiting else -1
 
-    def step(self, *, readable: bool) -> None:
+    def step(self) -> None:
         """Go on as far as nothing has to be waited for."""
         link = self.link
         if self.over or link is None:
@@ -524,9 +524,9 @@ class _Feeding:
         try:
             if link.busy and link.receive() is None:
                 return
-            if self.input >= 0 and not readable:
-                return
             if not self._source.waiting and not self._source.exhausted:
+                if not self._source.ready:
+                    return
                 self._source.refill(self._encoding)
             piece = self._source.piece(p.INPUT_MAX)
             ends = self._source.exhausted
@@ -630,7 +630,7 @@ class AsyncCommand:
                 if over:
                     return
                 if feeding is not None:
-                    _feed(feeding, poller, watched, events)
+                    _feed(feeding, poller, watched)
                 events = await poll(
                     poller,
                     0.0 if feeding and not feeding.over and _ready(feeding, watched) else remaining(deadline),
@@ -726,9 +726,8 @@ def _ready(feeding: _Feeding, watched: set[int]) -> bool:
     return feeding.link is not None and not feeding.link.busy and not watched
 
 
-def _feed(feeding: _Feeding, poller: select.epoll, watched: set[int], events: list[tuple[int, int]]) -> None:
-    came = {number for number, _ in events}
-    feeding.step(readable=feeding.input in came or not watched)
+def _feed(feeding: _Feeding, poller: select.epoll, watched: set[int]) -> None:
+    feeding.step()
     wanted = {feeding.input} - {-1}
     for number in watched - wanted:
         poller.unregister(number)
