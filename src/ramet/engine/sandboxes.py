@@ -26,7 +26,7 @@ from ramet.engine.keeping import Keeper
 from ramet.engine.lineage import Ancestry
 from ramet.engine.promotion import check_place, swap
 from ramet.engine.snapshots import Image, Snapshots, told
-from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
+from ramet.engine.standing import LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import (
     DaemonLost,
     InternalError,
@@ -36,6 +36,7 @@ from ramet.errors import (
     SandboxEnded,
     Unforkable,
 )
+from ramet.models.commands import FIRST
 from ramet.models.names import near
 from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest
 from ramet.models.users import ROOT, single_uid_error
@@ -242,7 +243,7 @@ class Sandboxes:
         try:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
             _learn_birth(sandbox, await self._ask(sandbox, p.CREATE, payload, []))
-            streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
+            streams = plan.streams_part(FIRST, run.limits, channel=request.kernel is not None)
             sandbox.first = First(
                 run, root.spawn(run, sandbox.number, streams, request.user), channel.take_theirs()
             )
@@ -645,7 +646,7 @@ class Sandboxes:
             elif frame.kind == p.OVER:
                 self._keeper.over(sandbox)
             elif frame.kind == p.EXITED:
-                if found.u32(p.TAG_COMMAND) == COMMAND:
+                if found.u32(p.TAG_COMMAND) == FIRST:
                     sandbox.command_ended(_exit_of(found, sandbox))
             elif frame.kind == p.ENDED:
                 self._finish(sandbox, sandbox.core.run_end(frame))
@@ -885,7 +886,7 @@ def _plan_of_children(core: Core, snapshot: int, kernel: KernelRef | None, limit
     return b"".join(
         (
             u32(p.TAG_SNAPSHOT, snapshot),
-            plan.streams_part(COMMAND, channel=kernel is not None),
+            plan.streams_part(FIRST, limits, channel=kernel is not None),
             plan.limits_part(limits, core.cgroups),
         )
     )

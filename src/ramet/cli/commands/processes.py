@@ -1,4 +1,4 @@
-"""`ramet exec`, `ramet sandbox ps|attach|signal`: further commands in sandboxes that stay."""
+"""`ramet exec`, `ramet logs`, `ramet sandbox ps|attach|signal`: commands in sandboxes that stay."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ramet.cli._command import LITERAL
 from ramet.cli._streams import OutputClosed, OutputFailed, die_of, has_input, writer
 from ramet.cli.commands.run import command_of, json_of, variable
 from ramet.cli.render import end_note
-from ramet.errors import InvalidRequest, RametError
+from ramet.errors import InvalidRequest, RametError, WaitTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ramet.client import Commands
+    from ramet.client._sync.commands import Output
     from ramet.models.results import CommandResult
 
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
@@ -134,6 +135,73 @@ def attach(
         return result.exit_code
     finally:
         with_it.close()
+
+
+def logs(
+    sandbox: str | None = _SANDBOX,
+    command: str = typer.Argument(
+        "1", metavar="COMMAND", help="The command, by its number. Default: the first."
+    ),
+    *,
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until it ends."),
+    cursor: str = typer.Option(
+        "0,0", metavar="OUT,ERR", help="Only what follows these positions, as --json told them."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object, with the cursor after it."),
+) -> int:
+    """Show what a command has written, also when it has ended or others read it too.
+
+    Without a number that is the command that the sandbox began with. Of each stream the first and the last
+    bytes are kept, up to the limit on output.
+    """
+    with_it = _commands(sandbox).connect(number_of(command), cursor=_cursor_of(cursor))
+    try:
+        if follow and not as_json:
+            with_it.wait(on_stdout=writer(1), on_stderr=writer(2))
+            return 0
+        if follow:
+            with_it.wait()
+        written = [_so_far(stream) for stream in (with_it.stdout, with_it.stderr)]
+        if not as_json:
+            for stream, data in zip((1, 2), written, strict=True):
+                writer(stream)(data)
+            return 0
+        out, err = (data.decode(errors="replace") for data in written)
+        told = {"command": with_it.id, "stdout": out, "stderr": err, "running": with_it.running}
+        print(json.dumps(told | {"cursor": ",".join(map(str, with_it.cursor))}))
+        return 0
+    except OutputClosed:
+        return die_of(signal.SIGPIPE)
+    except OutputFailed as error:
+        _errors.say(str(error))
+        return _errors.FAILED
+    finally:
+        with_it.close()
+
+
+def _so_far(stream: Output) -> bytes:
+    """What is there of a stream; what is not kept is said."""
+    found = bytearray()
+    while True:
+        try:
+            piece = stream.read(timeout=0.0)
+        except WaitTimeout:
+            return bytes(found)
+        except RametError as error:
+            if error.code != "output_left_out":
+                raise
+            _errors.say(error.message)
+            continue
+        if not piece:
+            return bytes(found)
+        found += piece
+
+
+def _cursor_of(text: str) -> tuple[int, int]:
+    out, comma, err = text.partition(",")
+    if not comma or not out.isdecimal() or not err.isdecimal() or len(text) > 40:
+        raise InvalidRequest.of("cursor", f"{text!r:.60} is not two positions, as 120,0")
+    return int(out), int(err)
 
 
 def send_signal(

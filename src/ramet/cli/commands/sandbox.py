@@ -83,8 +83,8 @@ def create(
 ) -> int:
     """Start a command in a sandbox that stays, and print the sandbox's id.
 
-    The command is read as by ramet run. What it writes while nobody is attached is dropped, and its standard
-    input stays open and empty. The sandbox ends with its command, when it is killed, or when nobody asked for
+    The command is read as by ramet run. What it writes ramet logs shows, and its standard input stays
+    open and empty. The sandbox ends with its command, when it is killed, or when nobody asked for
     it in the time of --ttl.
     """
     limits = {
