@@ -225,6 +225,25 @@ answer_end(struct started *one)
   close_fd(&fds[0]);
 }
 
+/* Of the first one its sandbox's events tell. */
+static void
+tell_event(const struct started *one, uint16_t kind)
+{
+  cleanup_writer struct writer writer = {0};
+
+  if (one->first)
+    return;
+  put_u64(&writer, RAMET_TAG_SANDBOX, one->sandbox);
+  put_u32(&writer, RAMET_TAG_COMMAND, one->number);
+  if (kind == RAMET_COMMAND_BEGAN) {
+    put_bytes(&writer, RAMET_TAG_RECORD, one->record, one->record_length);
+  } else {
+    put_u32(&writer, RAMET_TAG_REASON, (uint32_t)one->reason);
+    put_u32(&writer, RAMET_TAG_STATUS, one->status);
+  }
+  control_command_event(kind, &writer);
+}
+
 /* May forget it. */
 static void
 finish(struct started *one, enum ramet_reason reason, const struct exit_record *record, bool lingering)
@@ -252,6 +271,7 @@ finish(struct started *one, enum ramet_reason reason, const struct exit_record *
   one->deadline.exact = false;
   if (answered)
     answer_end(one);
+  tell_event(one, RAMET_COMMAND_OVER);
   if (one->unknown) {
     forget(one); /* what its owner has not read yet the mirrors have */
     return;
@@ -605,6 +625,7 @@ started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)
   streamlog_began(one->log);
   if (!(one->flags & RAMET_START_AT_END))
     answer_reader(one, &one->starter, one->flags & RAMET_START_CHANGES);
+  tell_event(one, RAMET_COMMAND_BEGAN);
   return !one->first;
 }
 
