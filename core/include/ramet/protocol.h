@@ -116,7 +116,7 @@ enum ramet_kind {
   RAMET_READY = 36, /* first frame on the control connection of a new core */
   RAMET_CREATED = 37, /* event: a client made a sandbox over a lane, or claimed one */
   RAMET_COMMAND_BEGAN = 47, /* event: one of START runs */
-  RAMET_COMMAND_OVER = 48,  /* event: it has ended */
+  RAMET_COMMAND_OVER = 48, /* event: it has ended */
   RAMET_OVER = 38, /* event: a sandbox with KEEP is above its memory, and stands still to be captured */
   /* core to init */
   RAMET_INIT_PREPARE = 64,
