@@ -202,13 +202,14 @@ def standing_part(
     )
 
 
-def streams_part(command: int, limits: Limits, *, channel: bool = False) -> bytes:
+def streams_part(command: int, limits: Limits | None = None, *, channel: bool = False) -> bytes:
     """The number of a command, all of whose streams come along in order, and then its channel.
 
-    What a kernel writes is told with what it ran; of other commands core keeps a log besides.
+    What a kernel writes is told with what it ran; of other commands core keeps a log besides, as long as
+    `limits` say, where they are given.
     """
     tags = (*STREAM_TAGS, p.TAG_CHANNEL) if channel else STREAM_TAGS
-    log = b"" if channel else u64(p.TAG_LOG_BYTES, int(limits.output))
+    log = b"" if channel or limits is None else u64(p.TAG_LOG_BYTES, int(limits.output))
     return u32(p.TAG_COMMAND, command) + b"".join([u32(tag, index) for index, tag in enumerate(tags)]) + log
 
 

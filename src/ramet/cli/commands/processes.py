@@ -12,9 +12,11 @@ import typer
 from ramet.cli import _errors
 from ramet.cli._command import LITERAL
 from ramet.cli._streams import OutputClosed, OutputFailed, die_of, has_input, writer
+from ramet.cli._target import CHILD, TARGET, ask, check, default_target, exit_code_of
 from ramet.cli.commands.run import command_of, json_of, variable
 from ramet.cli.render import end_note
 from ramet.errors import InvalidRequest, RametError, WaitTimeout
+from ramet.models.limits import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from ramet.client._sync.commands import Output
     from ramet.models.results import CommandResult
 
+PING_S = 10.0
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
 _SANDBOX = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name.")
-_COMMAND = typer.Argument(None, metavar="COMMAND", help="The command, by its number.")
+_COMMAND = typer.Argument(None, metavar="NUMBER", help="The command, by its number.")
 
 
 def exec_(
@@ -36,8 +39,14 @@ def exec_(
     ),
     *,
     timeout: str | None = typer.Option(
-        None, "--timeout", metavar="SECONDS", help="Time until it is killed. Default: 300s; detached: none."
+        None,
+        "--timeout",
+        "--timeout-secs",
+        metavar="SECONDS",
+        help="Time until it is killed. Default: 300s; detached: none.",
     ),
+    target: str | None = TARGET,
+    child: str | None = CHILD,
     env: list[str] = typer.Option(
         [],
         "--env",
@@ -61,6 +70,9 @@ def exec_(
     """
     words = list(command or [])
     literal = ctx.meta.get(LITERAL) is True
+    if target is not None:  # the first word is no sandbox's
+        words, sandbox, literal = [*filter(None, [sandbox]), *words], None, literal or sandbox == "--"
+    check(target, child, sandbox)
     if words[:1] == ["--"]:
         words, literal = words[1:], True
     arguments: dict[str, Any] = {
@@ -70,6 +82,17 @@ def exec_(
         "user": user,
         "timeout": timeout,
     }
+    if target is not None:
+        for option, value in (
+            ("env", env),
+            ("cwd", cwd),
+            ("user", user),
+            ("detach", detach),
+            ("stdin", stdin),
+        ):
+            if value:
+                raise InvalidRequest.of(option, "is not for --target")
+        return _exec_at(target, arguments["command"], timeout, as_json=as_json)
     commands = _commands(sandbox)
     if detach:
         if stdin:
@@ -89,6 +112,30 @@ def exec_(
         print(json.dumps(json_of(result)))
         return result.exit_code
     return _passed(lambda **callbacks: commands.run(**arguments, **callbacks), timeout)
+
+
+def _exec_at(target: str, command: str | list[str], timeout: str | None, *, as_json: bool) -> int:
+    seconds = float(parse_seconds("30" if timeout is None else timeout, "timeout"))
+    args = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+    answer = ask(target, {"action": "exec", "args": args, "timeout": seconds}, seconds)
+    if as_json:
+        print(json.dumps(answer))
+        return exit_code_of(answer)
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        writer(stream)(str(answer.get(name) or "").encode(errors="replace"))
+    if answer.get("error"):
+        _errors.say(str(answer["error"]))
+    return exit_code_of(answer)
+
+
+def ping(target: str | None = TARGET, child: str | None = CHILD, as_json: bool = JSON) -> int:
+    """Ask who speaks forkd's guest protocol at an address, $FORKD_TARGET by default."""
+    check(target, child, None)
+    answer = ask(target or default_target(), {"action": "ping"}, PING_S)
+    if not answer.get("pong"):
+        raise RametError("not_connected", str(answer.get("error") or "it says nothing of itself"))
+    print(json.dumps(answer) if as_json else f"pid {answer.get('pid')}, {answer.get('agent_lang')}")
+    return 0
 
 
 def ps(
@@ -140,7 +187,7 @@ def attach(
 def logs(
     sandbox: str | None = _SANDBOX,
     command: str = typer.Argument(
-        "1", metavar="COMMAND", help="The command, by its number. Default: the first."
+        "1", metavar="NUMBER", help="The command, by its number. Default: the first."
     ),
     *,
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on until it ends."),
