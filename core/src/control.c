@@ -28,6 +28,8 @@
 
 /* Frames for a daemon that is not there, or does not read. More than this and core ends: it may not grow for ever. */
 #define QUEUE_MAX 65536
+/* So many, and no event of a command comes into the queue any more: there are as many as clients like. */
+#define QUEUE_COMMANDS 8192
 
 struct queued {
   struct queued *next;
@@ -89,8 +91,8 @@ flush(void)
     loop_change(connection, &connection_watch, EPOLLIN);
 }
 
-void
-control_reply(uint16_t kind, uint64_t request, struct writer *writer)
+static void
+send_or_enqueue(uint16_t kind, uint64_t request, struct writer *writer)
 {
   /* Replies to requests of a daemon that is gone have no reader; events wait for the next one. */
   if (connection < 0 && request != 0)
@@ -100,12 +102,28 @@ control_reply(uint16_t kind, uint64_t request, struct writer *writer)
   enqueue(kind, request, writer);
 }
 
+static void tell_events(struct deadline *deadline);
+
+/* What has happened before comes first. */
+void
+control_reply(uint16_t kind, uint64_t request, struct writer *writer)
+{
+  if (later_head)
+    tell_events(&later);
+  send_or_enqueue(kind, request, writer);
+}
+
 /* ---- events that can wait ------------------------------------------------------------------------------------- */
 
 /* The daemon only keeps count of what clients make past it. To wake it for each would take a processor from the first
  * answer of what was made; whatever it asks, it has heard of all that was before. */
 #define EVENTS_LATER_NS 5000000u
 #define EVENTS_TOGETHER 32
+#define COMMAND_EVENTS_TOGETHER 256
+
+static int later_commands;       /* of those that wait */
+static bool commands_awaited;    /* somebody waits for events of commands */
+static uint64_t commands_missed; /* events of commands that there was no room for */
 
 static void
 tell_events(struct deadline *deadline)
@@ -116,10 +134,10 @@ tell_events(struct deadline *deadline)
   deadline_clear(&later);
   later_head = NULL;
   later_tail = &later_head;
-  later_length = 0;
+  later_length = later_commands = 0;
   while (item) {
     struct queued *next = item->next;
-    control_reply(item->kind, 0, &item->writer);
+    send_or_enqueue(item->kind, 0, &item->writer);
     writer_free(&item->writer);
     free(item);
     item = next;
@@ -143,14 +161,14 @@ drop_events(void)
     free(item);
   }
   later_tail = &later_head;
-  later_length = 0;
+  later_length = later_commands = 0;
+  commands_awaited = false;
+  commands_missed = 0; /* the next one has told of none */
 }
 
-void
-control_event(uint16_t kind, struct writer *writer)
+static void
+add_event(uint16_t kind, struct writer *writer)
 {
-  if (connection < 0 || !greeted)
-    return; /* what it is about ends with the daemon */
   struct queued *item = malloc(sizeof *item);
 
   if (!item)
@@ -159,10 +177,43 @@ control_event(uint16_t kind, struct writer *writer)
   memset(writer, 0, sizeof *writer);
   *later_tail = item;
   later_tail = &item->next;
+}
+
+static void
+tell_soon(void)
+{
   if (++later_length == EVENTS_TOGETHER)
     tell_events(&later);
   else if (!later.index)
     deadline_set(&later, loop_now() + EVENTS_LATER_NS);
+}
+
+void
+control_event(uint16_t kind, struct writer *writer)
+{
+  if (connection < 0 || !greeted)
+    return; /* what it is about ends with the daemon */
+  add_event(kind, writer);
+  tell_soon();
+}
+
+void
+control_command_event(uint16_t kind, struct writer *writer)
+{
+  if (connection < 0 || !greeted)
+    return; /* the next daemon begins to tell anew */
+  if (queue_length + later_commands > QUEUE_COMMANDS) {
+    commands_missed++;
+    return;
+  }
+  put_u64(writer, RAMET_TAG_MISSED, commands_missed);
+  commands_missed = 0;
+  add_event(kind, writer);
+  later_commands++;
+  if (commands_awaited)
+    tell_soon();
+  else if (later_commands == COMMAND_EVENTS_TOGETHER)
+    tell_events(&later);
 }
 
 /* To a peer that may not have greeted yet, past the queue. An empty socket takes a small frame. */
@@ -328,6 +379,19 @@ handle_set_pool(struct frame *frame, struct err *err)
 }
 
 static int
+handle_await_events(struct frame *frame, struct err *err)
+{
+  uint64_t wanted;
+
+  if (one_number(frame, RAMET_TAG_FLAGS, &wanted, NULL, err) < 0)
+    return -1;
+  if (wanted > 1)
+    return err_field(err, "flags", "is 0 or 1");
+  commands_awaited = wanted;
+  return 0;
+}
+
+static int
 handle_simple(struct frame *frame, struct err *err)
 {
   uint64_t number;
@@ -352,6 +416,8 @@ handle_simple(struct frame *frame, struct err *err)
     return sandbox_swap(frame, err);
   case RAMET_DROP_SNAPSHOT:
     return one_number(frame, RAMET_TAG_SNAPSHOT, &number, NULL, err) < 0 ? -1 : snapshot_drop(number, err);
+  case RAMET_AWAIT_EVENTS:
+    return handle_await_events(frame, err);
   case RAMET_SET_POOL:
     return handle_set_pool(frame, err);
   case RAMET_OFFER:

@@ -23,6 +23,9 @@ void control_reply(uint16_t kind, uint64_t request, struct writer *writer);
 void control_event(uint16_t kind, struct writer *writer);
 /* Those that wait, now: what is told by `control_reply` next is of what they are about. */
 void control_tell_events(void);
+/* Of a command. The daemon hears of it when it asks for something, when somebody waits for such events, or when many have
+ * come together; what a daemon that does not read misses is counted. Takes what was written. */
+void control_command_event(uint16_t kind, struct writer *writer);
 /* With descriptors: they cannot wait in the queue, so a connection that is full is answered with an error. */
 void control_reply_fds(uint64_t request, struct writer *writer, const int *fds, int count);
 void control_refuse(uint64_t request, const struct err *err);

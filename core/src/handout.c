@@ -11,6 +11,7 @@
 #include "limit_views.h"
 #include "rootfs.h"
 #include "snapshot.h"
+#include "started.h"
 
 /* What a fork's init gets behind the mounts. */
 struct fork_ends {
@@ -176,7 +177,7 @@ hand_out(struct sandbox *sandbox, struct frame *frame, const struct plan *plan, 
   struct root_mounts mounts = {.count = 0};
   struct root *root = NULL;
 
-  if (find_origin(sandbox, plan, &root, err) < 0)
+  if (find_origin(sandbox, plan, &root, err) < 0 || started_first(frame, plan, err) < 0)
     return -1;
   fault_arm(plan->fault);
   int result = send_parts(sandbox, frame, plan, root, &mounts, err);

@@ -213,7 +213,9 @@ tag_fits(uint16_t tag, enum plan_use use, bool from_core)
     return from_core;
   if (tag == RAMET_TAG_SANDBOX)
     return true;
-  if (tag == RAMET_TAG_LOG_BYTES || tag == RAMET_TAG_FLAGS || tag == RAMET_TAG_WINDOW)
+  if (tag == RAMET_TAG_LOG_BYTES)
+    return use != PLAN_RUN;
+  if (tag == RAMET_TAG_FLAGS || tag == RAMET_TAG_WINDOW)
     return use == PLAN_START || (use == PLAN_SPAWN && from_core);
   if (tag == RAMET_TAG_WALL_NS || tag == RAMET_TAG_RECORD)
     return use != PLAN_SPAWN || from_core;
@@ -242,6 +244,8 @@ require(const struct plan *plan, enum plan_use use, struct err *err)
     return err_field(err, "sandbox", "is missing");
   if (use == PLAN_CREATE && plan->for_a_command && !plan->snapshot)
     return err_field(err, "snapshot", "is missing: only a fork takes a command's number and streams");
+  if (use == PLAN_CREATE && plan->log_bytes && !plan->snapshot)
+    return err_field(err, "log_bytes", "is of a command, and nothing begins here");
   if (plan->keep && !plan->memory)
     return err_field(err, "keep", "is for what has a limit on memory");
   if (plan->snapshot && plan->root)

@@ -50,8 +50,8 @@ struct plan {
   struct span record;
   struct command command;
   bool for_a_command; /* a tag of a command occurred */
-  uint64_t log_bytes; /* of START, as `flags` and `window` */
-  uint32_t flags;
+  uint64_t log_bytes; /* of a command, 0: it has no log */
+  uint32_t flags;  /* of START, as `window` */
   uint32_t window; /* 0: none */
   /* added by core for init */
   struct span filter_program;

@@ -473,14 +473,20 @@ sandbox_spawn(struct frame *frame, struct err *err)
   struct sandbox *sandbox = sandbox_find(plan.sandbox);
   if (!sandbox || sandbox->state != SANDBOX_STANDING)
     return err_code(err, "unknown_sandbox", "no sandbox of this number takes commands");
-  if (commands_add(&sandbox->commands, frame->request, plan.command.number, err) < 0)
+  if (started_first(frame, &plan, err) < 0)
     return -1;
+  if (commands_add(&sandbox->commands, frame->request, plan.command.number, err) < 0) {
+    started_failed(sandbox->id, frame->request, err);
+    return -1;
+  }
   handout_note_streams(sandbox, &plan.command, frame->fds);
   put_raw(&writer, frame->payload);
   if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0) {
     bool wanted;
+    err_code(err, "busy", "init does not take the command: %s", strerror(errno));
     commands_failed(&sandbox->commands, frame->request, &wanted);
-    return err_code(err, "busy", "init does not take the command: %s", strerror(errno));
+    started_failed(sandbox->id, frame->request, err);
+    return -1;
   }
   return 0;
 }
@@ -668,7 +674,7 @@ on_spawn_failed(struct sandbox *sandbox, struct frame *frame)
     return;
   if (!commands_failed(&sandbox->commands, frame->request, &wanted))
     dispatch(sandbox, EVENT_HOSTILE, NULL);
-  else if (!started_failed(frame->request, &err) && wanted)
+  else if (!started_failed(sandbox->id, frame->request, &err) && wanted)
     control_refuse(frame->request, &err);
 }
 
@@ -681,6 +687,8 @@ sandbox_stand(struct sandbox *sandbox)
 
   sandbox->started = loop_now();
   set_state(sandbox, SANDBOX_STANDING);
+  if (sandbox->origin)
+    started_first_runs(sandbox->id, sandbox->forked_command, snapshot_image(sandbox->origin));
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u64(&writer, RAMET_TAG_SETUP_NS, sandbox->started - sandbox->arrived);
   put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched);
@@ -824,6 +832,17 @@ on_answered(struct sandbox *sandbox, struct frame *frame)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
 }
 
+/* `record` was weighed. */
+static void
+take_exit(struct sandbox *sandbox, const struct exit_record *record)
+{
+  sandbox->status = record->status;
+  keep_usage(sandbox, record);
+  if (record->started_ns > sandbox->arrived && record->started_ns <= loop_now())
+    sandbox->started = record->started_ns;
+  sandbox->reason = exit_record_reason(record);
+}
+
 static void
 read_exit(struct sandbox *sandbox, struct frame *frame)
 {
@@ -834,11 +853,7 @@ read_exit(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   weigh_memory(sandbox, &record);
-  sandbox->status = record.status;
-  keep_usage(sandbox, &record);
-  if (record.started_ns > sandbox->arrived && record.started_ns <= loop_now())
-    sandbox->started = record.started_ns;
-  sandbox->reason = exit_record_reason(&record);
+  take_exit(sandbox, &record);
 }
 
 /* One that a client has over a session ends with the process that was forked. */
@@ -852,16 +867,17 @@ on_exited(struct sandbox *sandbox, struct frame *frame)
     dispatch(sandbox, EVENT_HOSTILE, NULL);
     return;
   }
-  if (sandbox->has_session && record.number == sandbox->forked_command) {
+  if (sandbox->has_session && record.number == sandbox->forked_command)
     let_twin_teach(sandbox);
-    read_exit(sandbox, frame);
+  weigh_memory(sandbox, &record);
+  if (started_exited(sandbox->id, &record))
+    return;
+  if (sandbox->has_session && record.number == sandbox->forked_command) {
+    take_exit(sandbox, &record);
     sandbox->ended = loop_now();
     sandbox_end(sandbox);
     return;
   }
-  weigh_memory(sandbox, &record);
-  if (started_exited(sandbox->id, &record))
-    return;
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   put_u32(&writer, RAMET_TAG_REASON, (uint32_t)exit_record_reason(&record));
   exit_record_put(&record, &writer);

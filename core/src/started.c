@@ -48,6 +48,10 @@ struct started {
   uint64_t arrived, began, wall_ns, elapsed_ns;
   struct asker starter, feeder;
   struct streamlog *log;
+  bool first, exited; /* its sandbox's first, whose log ends with the sandbox; it has ended as `exit` says */
+  bool unknown;       /* one that nobody asked for the log of but its owner, who has its streams and ends it */
+  struct exit_record exit;
+  enum ramet_reason exit_reason;
   uint32_t window;  /* of its terminal; 0: it has none */
   int input;        /* near end of its standard input, or -1 */
   uint8_t *pending; /* of INPUT, not written yet */
@@ -221,6 +225,25 @@ answer_end(struct started *one)
   close_fd(&fds[0]);
 }
 
+/* Of the first one its sandbox's events tell. */
+static void
+tell_event(const struct started *one, uint16_t kind)
+{
+  cleanup_writer struct writer writer = {0};
+
+  if (one->first)
+    return;
+  put_u64(&writer, RAMET_TAG_SANDBOX, one->sandbox);
+  put_u32(&writer, RAMET_TAG_COMMAND, one->number);
+  if (kind == RAMET_COMMAND_BEGAN) {
+    put_bytes(&writer, RAMET_TAG_RECORD, one->record, one->record_length);
+  } else {
+    put_u32(&writer, RAMET_TAG_REASON, (uint32_t)one->reason);
+    put_u32(&writer, RAMET_TAG_STATUS, one->status);
+  }
+  control_command_event(kind, &writer);
+}
+
 /* May forget it. */
 static void
 finish(struct started *one, enum ramet_reason reason, const struct exit_record *record, bool lingering)
@@ -248,6 +271,11 @@ finish(struct started *one, enum ramet_reason reason, const struct exit_record *
   one->deadline.exact = false;
   if (answered)
     answer_end(one);
+  tell_event(one, RAMET_COMMAND_OVER);
+  if (one->unknown) {
+    forget(one); /* what its owner has not read yet the mirrors have */
+    return;
+  }
   bool quiet = !streamlog_written(one->log);
   if (answered)
     forget_when_quiet(one);
@@ -320,6 +348,13 @@ started_exited(uint64_t sandbox, const struct exit_record *record)
   enum ramet_reason reason = exit_record_reason(record);
   if (one->ending != RAMET_REASON_EXIT && (record->status & 0x7f) == SIGKILL)
     reason = one->ending;
+  if (one->first) {
+    deadline_clear(&one->deadline);
+    one->exited = true;
+    one->exit = *record;
+    one->exit_reason = reason;
+    return false;
+  }
   finish(one, reason, record, false);
   return true;
 }
@@ -342,9 +377,12 @@ started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason)
       next = all; /* what follows may have gone too */
       continue;
     }
-    /* The main command's end ends the sandbox, and this one with it. */
-    finish(one, reason == RAMET_REASON_EXIT || reason == RAMET_REASON_SIGNAL ? RAMET_REASON_KILLED : reason,
-           &killed, false);
+    /* The first command's end ends the sandbox, and this one with it. */
+    if (one->exited)
+      finish(one, one->exit_reason, &one->exit, false);
+    else
+      finish(one, reason == RAMET_REASON_EXIT || reason == RAMET_REASON_SIGNAL ? RAMET_REASON_KILLED : reason,
+             &killed, false);
     next = all;
   }
 }
@@ -486,6 +524,74 @@ start(struct frame *frame, struct lane *lane, struct err *err)
   return 0;
 }
 
+/* ---- first commands ------------------------------------------------------------------------------------------- */
+
+/* The owner's pipes get what the log gets, and the command writes to core's. */
+static int
+pass_through(struct started *one, struct frame *frame, const struct plan *plan, struct err *err)
+{
+  int far[2];
+
+  /* Of a fork nobody says whose its processes are. */
+  one->log = streamlog_make(plan->log_bytes, plan->command.uid != 0 || plan->snapshot != 0, far, err);
+  if (!one->log)
+    return -1;
+  for (int i = 0; i < 2; i++) {
+    uint32_t place = plan->command.streams[STREAM_OUT + i];
+    int owners = frame->fds[place];
+    frame->fds[place] = far[i];
+    far[i] = -1;
+    if (streamlog_mirror(one->log, i, owners, err) == 0)
+      continue;
+    close_fd(&far[1]);
+    return -1;
+  }
+  return 0;
+}
+
+int
+started_first(struct frame *frame, const struct plan *plan, struct err *err)
+{
+  const uint32_t out = plan->command.streams[STREAM_OUT], error = plan->command.streams[STREAM_ERR];
+  struct plan asked = *plan;
+
+  if (!plan->log_bytes)
+    return 0;
+  if (out == RAMET_FD_NONE || error == RAMET_FD_NONE || out == error)
+    return err_field(err, "log_bytes", "is for a command with a standard output and a standard error");
+  struct started *before = find(plan->sandbox, plan->command.number);
+  if (before && before->state != RAMET_COMMAND_ENDED)
+    return err_field(err, "command", "number %u is taken", plan->command.number);
+  /* A sandbox that is rolled back has its number still. */
+  if (before)
+    forget(before);
+  asked.record = (struct span){0}; /* the sandbox's own */
+  asked.wall_ns = 0;
+  struct started *one = make(frame, NULL, &asked, err);
+  if (!one)
+    return -1;
+  const struct sandbox *sandbox = sandbox_find(plan->sandbox);
+  one->first = true;
+  one->unknown = sandbox && sandbox->owned;
+  one->own_request = frame->request;
+  one->starter.waits = false;
+  if (pass_through(one, frame, plan, err) == 0)
+    return 0;
+  forget(one);
+  return -1;
+}
+
+void
+started_first_runs(uint64_t sandbox, uint32_t number, const struct image *image)
+{
+  const struct started *one = find(sandbox, number);
+
+  if (one && one->first)
+    started_spawned(sandbox, number, (uint32_t)image->processes[0].process.relations.pid);
+}
+
+/* ---- answers to START and ATTACH ------------------------------------------------------------------------------ */
+
 static void
 answer_reader(struct started *one, struct asker *asker, bool changes)
 {
@@ -493,6 +599,8 @@ answer_reader(struct started *one, struct asker *asker, bool changes)
   struct err err = {0};
   int fds[2];
 
+  if (!asker->waits)
+    return;
   if (streamlog_open(one->log, changes, fds, &err) < 0) {
     refuse(asker, &err);
     return;
@@ -517,28 +625,31 @@ started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)
   streamlog_began(one->log);
   if (!(one->flags & RAMET_START_AT_END))
     answer_reader(one, &one->starter, one->flags & RAMET_START_CHANGES);
-  return true;
+  tell_event(one, RAMET_COMMAND_BEGAN);
+  return !one->first;
 }
 
 bool
-started_failed(uint64_t request, const struct err *err)
+started_failed(uint64_t sandbox, uint64_t request, const struct err *err)
 {
   for (struct started *one = all; one; one = one->next)
-    if (one->own_request == request && one->state == RAMET_COMMAND_STARTING) {
+    if (one->sandbox == sandbox && one->own_request == request && one->state == RAMET_COMMAND_STARTING) {
+      bool own = !one->first;
       refuse(&one->starter, err);
       forget(one);
-      return true;
+      return own;
     }
   return false;
 }
 
 /* ---- forks ---------------------------------------------------------------------------------------------------- */
 
-/* A terminal is no pipe: who has one is refused. One that is being killed does not go on. */
+/* A terminal is no pipe: who has one is refused. One that is being killed does not go on. The first goes on with streams
+ * of the fork's owner. */
 static bool
 is_carried(const struct started *one, uint64_t sandbox)
 {
-  return one->sandbox == sandbox && one->state == RAMET_COMMAND_RUNNING && !one->window &&
+  return one->sandbox == sandbox && one->state == RAMET_COMMAND_RUNNING && !one->window && !one->first &&
          one->ending == RAMET_REASON_EXIT;
 }
 
@@ -731,6 +842,8 @@ input_ready(struct watch *watch, uint32_t events)
 static int
 feed(struct started *one, const struct asker *asker, struct span bytes, bool ends, struct err *err)
 {
+  if (one->first)
+    return err_code(err, "stdin_elsewhere", "the standard input of a sandbox's first command is its owner's");
   if (one->input < 0)
     return err_code(err, "stdin_closed", "the command's standard input is closed");
   if (ends && one->window)
@@ -819,7 +932,7 @@ list(uint64_t sandbox, struct asker *asker)
         .elapsed_ns = one->state == RAMET_COMMAND_ENDED ? one->elapsed_ns : loop_now() - one->arrived,
         .total = {streamlog_total(one->log, 0), streamlog_total(one->log, 1)},
     };
-    if (one->sandbox != sandbox || one->state == RAMET_COMMAND_STARTING)
+    if (one->sandbox != sandbox || one->state == RAMET_COMMAND_STARTING || one->first)
       continue;
     memcpy(packed, &info, sizeof info);
     memcpy(packed + sizeof info, one->record, one->record_length);
@@ -893,6 +1006,7 @@ started_request(struct frame *frame, struct lane *lane, struct err *err)
   if (frame->kind == RAMET_INPUT)
     return feed(one, &asker, asked.bytes, asked.flags & RAMET_INPUT_END, err);
   if (frame->kind == RAMET_ATTACH) {
+    one->unknown = false;
     answer_reader(one, &asker, asked.flags & RAMET_START_CHANGES);
     return 0;
   }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "loop.h"
+#include "mirror.h"
 
 /* A guest may enlarge its pipe to this (/proc/sys/fs/pipe-max-size): no more can be in it when the command ends. */
 #define PIPE_MOST (1u << 20)
@@ -19,6 +20,8 @@ struct stream {
   struct streamlog *log;
   int number;
   int fd; /* near end of the pipe; -1 at its end */
+  struct mirror *mirror; /* what else gets all of it, or NULL */
+  bool paused;           /* until that has room */
 };
 
 struct reader {
@@ -164,6 +167,9 @@ close_stream(struct stream *stream)
   if (stream->fd >= 0)
     loop_remove(stream->fd, &stream->watch);
   close_fd(&stream->fd);
+  if (stream->mirror)
+    mirror_end(stream->mirror);
+  stream->mirror = NULL;
 }
 
 /* A tracer that looks at pipe and count meanwhile sees that they do not go together. */
@@ -180,8 +186,25 @@ take(struct stream *stream)
     keep(log, stream->number, buffer, (size_t)n);
   if (!log->finished)
     __atomic_store_n(&log->header->filling[stream->number], 0, __ATOMIC_SEQ_CST);
+  /* A watch that waits for nothing hears of a hang-up all the same, again and again: so there is none meanwhile. */
+  if (n > 0 && stream->mirror && !mirror_put(stream->mirror, buffer, (size_t)n) && !stream->paused) {
+    loop_remove(stream->fd, &stream->watch);
+    stream->paused = true;
+  }
   errno = error;
   return n;
+}
+
+static void
+mirror_has_room(void *owner)
+{
+  struct stream *stream = owner;
+
+  if (!stream->paused)
+    return;
+  stream->paused = false;
+  if (loop_add(stream->fd, &stream->watch, EPOLLIN) < 0)
+    close_stream(stream);
 }
 
 /* One read; false when there is nothing now, or nothing more. */
@@ -263,7 +286,7 @@ make_empty(struct err *err)
   }
   log->file = -1;
   for (int i = 0; i < 2; i++)
-    log->streams[i] = (struct stream){{stream_ready}, log, i, -1};
+    log->streams[i] = (struct stream){{stream_ready}, log, i, -1, NULL, false};
   return log;
 }
 
@@ -331,6 +354,15 @@ streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err)
   close_fd(&far[1]);
   streamlog_free(log);
   return NULL;
+}
+
+int
+streamlog_mirror(struct streamlog *log, int stream, int fd, struct err *err)
+{
+  struct stream *of = &log->streams[stream];
+
+  of->mirror = mirror_make(fd, mirror_has_room, of, err);
+  return of->mirror ? 0 : -1;
 }
 
 void

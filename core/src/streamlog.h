@@ -21,6 +21,8 @@ struct log_end {
 struct streamlog *streamlog_make(uint64_t bytes, bool shared, int far[2], struct err *err) MUST_CHECK;
 /* Of a terminal with this near end, which is taken in any case: what is written to it is standard output. */
 struct streamlog *streamlog_of_terminal(uint64_t bytes, int near, struct err *err) MUST_CHECK;
+/* What comes of a stream goes to `fd` too, a pipe's end, which is taken in any case. Who reads there delays the command. */
+int streamlog_mirror(struct streamlog *log, int stream, int fd, struct err *err) MUST_CHECK;
 /* Of a command that was forked while it ran: `near`, which are taken in any case, are core's ends, or -1 of a stream
  * that nobody has open. */
 struct streamlog *streamlog_carry(uint64_t bytes, const uint64_t begin[2], int near[2], struct err *err) MUST_CHECK;

@@ -1,4 +1,4 @@
-"""`ramet exec`, `ramet sandbox ps|attach|signal`."""
+"""`ramet exec`, `ramet logs`, `ramet sandbox ps|attach|signal`."""
 
 import json
 import signal
@@ -40,6 +40,17 @@ def test_a_detached_command_is_listed_followed_and_signalled(ramet, sandbox):
     assert {str(one["id"]): one["reason"] for one in told}[number] == "killed"
 
 
+def test_logs_show_what_the_first_command_has_written_and_go_on_at_a_cursor(ramet):
+    made = ramet("sandbox", "create", "echo one; echo two >&2; read x; echo three").stdout.decode().strip()
+    told = json.loads(ramet("logs", "--json", made).stdout)
+    while told["cursor"] != "4,4":  # it writes when it does
+        told = json.loads(ramet("logs", "--json", made).stdout)
+    assert (told["stdout"], told["stderr"], told["running"]) == ("one\n", "two\n", True)
+    assert ramet("sandbox", "kill", made).returncode == 0
+    after = ramet("logs", "-f", "--cursor", "0,2", made)
+    assert (after.returncode, after.stdout, after.stderr) == (0, b"one\n", b"o\n")
+
+
 @pytest.mark.parametrize(
     "words, text",
     [
@@ -47,6 +58,7 @@ def test_a_detached_command_is_listed_followed_and_signalled(ramet, sandbox):
         (("exec", "nobody", "true"), b"there is no sandbox 'nobody'"),
         (("sandbox", "attach", "nobody", "x"), b"is not a command's number"),
         (("sandbox", "ps"), b"SANDBOX: is missing"),
+        (("logs", "nobody", "--cursor", "5"), b"is not two positions"),
     ],
 )
 def test_wrong_words_are_refused_by_name(ramet, words, text):

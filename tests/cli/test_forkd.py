@@ -1,7 +1,9 @@
 """The commands that users of forkd know, and what completes their words."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -111,6 +113,12 @@ def test_all_forks_of_a_snapshot_are_ended_and_a_walk_is_timed(ramet, tmp_path):
         (["rmi", "a", "--cascade", "--force"], "--force"),
         (["kill", "--all", "x"], "SANDBOX"),
         (["completion", "tcsh"], "bash, zsh, fish"),
+        (["exec", "--child", "forkd-child-1", "--", "true"], "no sandbox has one"),
+        (["exec", "--target", "127.0.0.1:1", "--cwd", "/", "true"], "--target"),
+        (["eval", "box", "1", "--target", "127.0.0.1:1"], "takes the place of a sandbox"),
+        (["ping", "--target", "nowhere"], "127.0.0.1:8888"),
+        (["fork", "box", "--keep-workdir"], "--settle-secs"),
+        (["bench", "--per-child-netns", "false"], "share a network"),
     ],
 )
 def test_a_wrong_argument_is_named(ramet, words, told):
@@ -119,7 +127,7 @@ def test_a_wrong_argument_is_named(ramet, words, told):
     assert told in done.stderr.decode()
 
 
-def test_a_shell_completes_commands_and_options(ramet):
+def test_a_shell_completes_commands_options_and_what_is_there(ramet):
     assert b"_RAMET_COMPLETE=complete_bash" in ramet("completion", "bash").stdout
 
     def completed(words, place):
@@ -129,3 +137,53 @@ def test_a_shell_completes_commands_and_options(ramet):
 
     assert completed("ramet sand", "1") == ["sandbox"]
     assert "--tag" in completed("ramet spawn --t", "2")
+    assert completed("ramet fork --tag pyth", "3") == ["python"]
+    assert completed("ramet events --type command_", "3") == ["command_began", "command_ended"]
+    made = ramet("sandbox", "create", "--name", "completed", "--", "sleep", "1000").stdout.decode().strip()
+    number = ramet("exec", "-d", "completed", "--", "sleep", "1000").stdout.decode().strip()
+    assert completed("ramet kill compl", "2") == ["completed"]
+    assert completed(f"ramet exec {made[:11]}", "2") == [made]
+    assert completed("ramet sandbox attach completed ", "4") == [number]
+    assert ramet("kill", made).returncode == 0
+
+
+def test_children_that_settle_answer_at_their_targets_and_leave_their_directories(
+    ramet, tmp_path, monkeypatch
+):
+    """As forkd's own commands of these names."""
+    place = f"127.0.0.1:{free_ports(2)}"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    words = ("fork", "--tag", "python", "-n", "2", "--settle-secs", "1000", "--keep-workdir", "--live-fork")
+    environment = {**os.environ, "FORKD_TARGET": place}
+    with subprocess.Popen(
+        [sys.executable, "-m", "ramet", *words], env=environment, stdout=subprocess.PIPE, text=True
+    ) as standing:
+        try:
+            ids, targets = zip(*[standing.stdout.readline().split() for _ in range(2)], strict=True)
+            assert targets[0] == place
+            assert ramet("ping", "--target", place).stdout.endswith(b", python\n")
+            assert ramet("eval", "--target", place, "--timeout-secs", "20", "x = 6; x * 7").stdout == b"42\n"
+            failed = ramet("eval", "--target", targets[1], "x")
+            assert (failed.returncode, b"NameError" in failed.stderr) == (1, True)
+            done = ramet(
+                "exec", "--target", place, "--", "sh", "-c", "echo $0; echo no >&2; echo >mine; exit 5", "a"
+            )
+            assert (done.returncode, done.stdout, done.stderr) == (5, b"a\n", b"no\n")
+            assert ramet("exec", "--target", place, "echo $((6 * 7))").stdout == b"42\n"
+        finally:
+            standing.terminate()
+        kept = [line.split() for line in standing.stdout]
+    assert (standing.returncode, [one[0] for one in kept]) == (0, [*ids])
+    assert ["mine" in os.listdir(path) for _, path in kept] == [True, False]
+    assert b"cannot be reached" in ramet("ping", "--target", place).stderr
+
+
+def free_ports(count):
+    """The first of so many ports in a row that nobody listens at."""
+    while True:
+        with contextlib.ExitStack() as taken:
+            first = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with contextlib.suppress(OSError):
+                for number in range(1, count):
+                    taken.enter_context(socket.create_server(("127.0.0.1", first + number)))
+                return first

@@ -92,6 +92,7 @@ enum ramet_kind {
   RAMET_HOLD = 41, /* near ends of a sandbox's streams, for the next daemon; none: they are not for it any more */
   RAMET_HELD = 42, /* answered with copies of them */
   RAMET_SWAP = 43, /* two standing sandboxes change numbers, and each gets a record: one takes the other's place */
+  RAMET_AWAIT_EVENTS = 46, /* FLAGS 1: somebody waits for commands to begin and end; 0: nobody does */
   RAMET_RESIZE = 40, /* the window of a command that has a terminal */
   /* client to a sandbox's file server */
   RAMET_FILE_OPEN = 112,
@@ -114,6 +115,8 @@ enum ramet_kind {
   RAMET_ENDED = 35, /* reply to RUN, or event: the sandbox is gone */
   RAMET_READY = 36, /* first frame on the control connection of a new core */
   RAMET_CREATED = 37, /* event: a client made a sandbox over a lane, or claimed one */
+  RAMET_COMMAND_BEGAN = 47, /* event: one of START runs */
+  RAMET_COMMAND_OVER = 48, /* event: it has ended */
   RAMET_OVER = 38, /* event: a sandbox with KEEP is above its memory, and stands still to be captured */
   RAMET_LET_GO = 44, /* event: who made a sandbox over a lane that is not OWNED has closed its session */
   /* core to init */
@@ -242,6 +245,7 @@ enum ramet_tag {
   RAMET_TAG_PORT = 103, /* u32 */
   RAMET_TAG_THREAD_COUNT = 104, /* u32 */
   RAMET_TAG_WINDOW = 106, /* u32: rows << 16 | columns of a terminal, neither 0 */
+  RAMET_TAG_MISSED = 107, /* u64, in the events of commands: so many before it are missing */
   RAMET_TAG_COMMAND_INFO = 102, /* struct ramet_command_info, and the command's record; repeated */
 };
 

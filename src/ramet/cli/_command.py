@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["LITERAL", "Command", "Group", "RunCommand"]
+__all__ = ["COMPLETES", "LITERAL", "Command", "Group", "RunCommand"]
+
+COMPLETES = "_RAMET_COMPLETE"
+"""The variable by which a shell asks for words to complete with."""
 
 LITERAL = "ramet.literal"
 """Key in a context's `meta`: True when `--` stood before the command."""
@@ -38,7 +42,12 @@ class Command(TyperCommand):
     """A command whose arguments are not converted."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _unconverted(super().get_params(ctx))
+        params = _unconverted(super().get_params(ctx))
+        if COMPLETES in os.environ:
+            from ramet.cli._complete import complete
+
+            complete(params)
+        return params
 
 
 class Group(TyperGroup):

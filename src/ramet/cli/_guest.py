@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramet.errors import InvalidRequest
+from ramet.cli import _errors
+from ramet.cli._target import address_of, default_target
+from ramet.errors import InvalidRequest, RametError
 
 if TYPE_CHECKING:
     from ramet.client._async.sandbox import AsyncSandbox
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
     from ramet.models.results import CommandResult
     from ramet.models.sandboxes import SandboxInfo
     from ramet.server.guests import Guest
-
-TARGET = "10.42.0.2:8888"
-"""Where forkd's class looks by default: an address of a network that forkd makes, and Ramet does not."""
 
 
 class _Agent:
@@ -42,16 +42,18 @@ class _Agent:
             return await self._sandbox.run_code(code)
 
 
-def stand(tag: str, n: int, seconds: float, limits: dict[str, Any] | None) -> int:
-    """Fork `tag`, and serve the children's guests until a signal, or the time is up; then all of it ends."""
-    asyncio.run(_stand(tag, n, seconds, limits))
-    return 0
+def stand(tag: str, n: int, seconds: float, limits: dict[str, Any] | None, *, keep: bool) -> int:
+    """Fork `tag`, and serve the children's guests until a signal, or the time is up; then all of it ends.
+
+    `keep`: their working directories are copied to this machine's directory for such things before.
+    """
+    return asyncio.run(_stand(tag, n, seconds, limits, keep=keep))
 
 
-async def _stand(tag: str, n: int, seconds: float, limits: dict[str, Any] | None) -> None:
+async def _stand(tag: str, n: int, seconds: float, limits: dict[str, Any] | None, *, keep: bool) -> int:
     from ramet.client._async.sandbox import fork
 
-    host, port = _target()
+    host, port = address_of(default_target(), "FORKD_TARGET")
     ended = asyncio.Event()
     for word in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(word, ended.set)
@@ -64,6 +66,20 @@ async def _stand(tag: str, n: int, seconds: float, limits: dict[str, Any] | None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await ended.wait()
+        if not keep:
+            return 0
+        return max([await _keep(one) for one in made])
+
+
+async def _keep(child: AsyncSandbox) -> int:
+    """Copy its working directory; the exit code. One that has ended meanwhile has none any more."""
+    place = Path(tempfile.gettempdir(), f"ramet-fork-{child.id}")
+    try:
+        await child.export(place)
+    except RametError as error:
+        return _errors.report(error)
+    print(f"{child.id} {place}", flush=True)
+    return 0
 
 
 async def _open(agent: _Agent, host: str, port: int) -> Guest:
@@ -75,17 +91,3 @@ async def _open(agent: _Agent, host: str, port: int) -> Guest:
         text = f"{host}:{port} cannot be listened at: {error.strerror}"
         hint = "set it to an address of this machine, as 127.0.0.1:8888, for both programs"
         raise InvalidRequest.of("FORKD_TARGET", text, hint=hint) from None
-
-
-def _target() -> tuple[str, int]:
-    from urllib.parse import urlsplit
-
-    text = os.environ.get("FORKD_TARGET") or TARGET
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, None if parts.path else parts.port
-    except ValueError:
-        host = port = None
-    if host is None or port is None:
-        raise InvalidRequest.of("FORKD_TARGET", f"{text!r:.80} is not as 127.0.0.1:8888")
-    return host, port

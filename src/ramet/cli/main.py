@@ -11,7 +11,7 @@ import typer
 
 from ramet._version import __version__
 from ramet.cli import _errors
-from ramet.cli._command import Command, Group, RunCommand
+from ramet.cli._command import COMPLETES, Command, Group, RunCommand
 from ramet.cli._streams import Output, open_missing, output_told, standard_output
 from ramet.cli.commands import (
     bench,
@@ -84,7 +84,9 @@ app.command("ls", cls=Command)(sandbox.ls)
 app.command("kill", cls=Command)(sandbox.kill)
 app.command("events", cls=Command)(events.events)
 app.command("exec", cls=RunCommand, context_settings={"allow_interspersed_args": False})(processes.exec_)
+app.command("logs", cls=Command)(processes.logs)
 app.command("spawn", cls=Command)(forkd.spawn)
+app.command("ping", cls=Command)(processes.ping)
 app.command("eval", cls=Command)(forkd.eval_)
 app.command("rmi", cls=Command)(forkd.rmi)
 app.command("snapshot-info", cls=Command)(forkd.snapshot_info)
@@ -178,7 +180,7 @@ def _parse_error(error: Exception) -> int | None:
 def main() -> NoReturn:
     """The entry point of the program."""
     open_missing()
-    if completion.VARIABLE in os.environ:
+    if COMPLETES in os.environ:
         completion.begin()
     output = standard_output()
     try:

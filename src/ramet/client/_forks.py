@@ -26,6 +26,7 @@ from ramet.client._held import Held
 from ramet.client._kernel import forked
 from ramet.errors import RametError
 from ramet.kernels import get, names
+from ramet.models.commands import FIRST
 from ramet.models.limits import without_memory
 from ramet.models.sandboxes import ForkLaneInfo, ForkLaneRequest, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 WINDOW = 64
 """Children of one fork that core makes at once: each has descriptors in flight."""
-_COMMAND = 1
 _json = json.JSONEncoder(separators=(",", ":")).encode
 ANSWER_BYTES = 8192
 """More than any answer over a session has."""
@@ -176,7 +176,7 @@ class CoreLine:
     def ask_signal(session: socket.socket, info: SandboxInfo, number: int) -> None:
         """Have its command sent a signal. Raises OSError."""
         sandbox = u64(p.TAG_SANDBOX, int(info.id, 16))
-        command = u32(p.TAG_COMMAND, _COMMAND) + u32(p.TAG_SIGNAL, number)
+        command = u32(p.TAG_COMMAND, FIRST) + u32(p.TAG_SIGNAL, number)
         frames.send(session, p.SIGNAL, 0, sandbox + command, [])
 
 

@@ -56,6 +56,7 @@ class Core:
         self.leaving = False
         """Whether it gets no new sandboxes but forks of those that it has."""
         self.socket = SOCKET
+        self.awaits_commands = False
         self.gone = asyncio.Event()
         """Set when it was left alone by the last of its sandboxes."""
         # Random, so that no sandbox of an adopted core has the number.
@@ -89,6 +90,12 @@ class Core:
         """Ask core to end a sandbox; that it may have ended by itself is no error."""
         with contextlib.suppress(DaemonLost):
             self.connection.call(p.KILL, kill_payload(sandbox), [], lambda _: None)
+
+    def await_commands(self, *, awaited: bool) -> None:
+        """Have it tell at once, or not, of commands that begin and end."""
+        self.awaits_commands = awaited
+        with contextlib.suppress(DaemonLost):
+            self.connection.call(p.AWAIT_EVENTS, frames.u32(p.TAG_FLAGS, int(awaited)), [], lambda _: None)
 
     async def status(self) -> CoreStatus:
         """What core says of itself. Raises DaemonLost."""

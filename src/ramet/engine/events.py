@@ -7,18 +7,20 @@ is slow, stuck or gone costs nothing but what it asked last, and stalls nobody.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import dataclasses
+import heapq
 import secrets
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from ramet.errors import DaemonLost
-from ramet.models.events import BATCH, HISTORY, Event, EventBatch, cursor_of
+from ramet.models.events import BATCH, HISTORY, OF_COMMANDS, START, Event, EventBatch, cursor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ramet.models.events import EventsRequest, Type
     from ramet.models.sandboxes import SandboxInfo
@@ -30,8 +32,15 @@ class Events:
     def __init__(self, history: int = HISTORY) -> None:
         """`history`: how many are kept."""
         self.daemon = secrets.token_hex(8)
-        self._kept: deque[Event] = deque(maxlen=history)
+        # There are as many commands as clients like: they take no room of what befalls sandboxes.
+        self._kept: dict[bool, deque[tuple[int, Event]]] = {
+            of_commands: deque(maxlen=history) for of_commands in (False, True)
+        }
+        self._forgotten = {False: 0, True: 0}
         self._last = 0
+        self.on_wait: Callable[[], object] = lambda: None
+        """Called when `awaited` changes."""
+        self._waiting = 0
         self._more: asyncio.Future[None] | None = None
         self._closed = False
 
@@ -48,8 +57,18 @@ class Events:
 
     def add(self, event: Event) -> None:
         """Give it its place, and wake who waits."""
+        self._add(event, of_commands=event.type in OF_COMMANDS)
+
+    def miss_commands(self, count: int) -> None:
+        """So many events of commands were never heard of."""
+        self._add(self._gap(0, count), of_commands=True)
+
+    def _add(self, event: Event, *, of_commands: bool) -> None:
         self._last += 1
-        self._kept.append(dataclasses.replace(event, cursor=cursor_of(self.daemon, self._last)))
+        kept = self._kept[of_commands]
+        if len(kept) == kept.maxlen:
+            self._forgotten[of_commands] = kept[0][0]
+        kept.append((self._last, dataclasses.replace(event, cursor=cursor_of(self.daemon, self._last))))
         self._wake()
 
     def close(self) -> None:
@@ -74,31 +93,66 @@ class Events:
 
         when_gone(leave)
         found, place = self._found(request, request.place(self.daemon))
-        with contextlib.suppress(TimeoutError):
+        with self._waits(of_commands=request.wants(of_commands=True)), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(request.wait):
                 while not found and not gone.done():
                     await self._next(gone)
                     found, place = self._found(request, place)
         return EventBatch(tuple(found), cursor_of(self.daemon, place))
 
+    @contextlib.contextmanager
+    def _waits(self, *, of_commands: bool) -> Iterator[None]:
+        self._waiting += of_commands
+        if of_commands and self._waiting == 1:
+            self.on_wait()
+        try:
+            yield
+        finally:
+            self._waiting -= of_commands
+            if of_commands and not self._waiting:
+                self.on_wait()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for events of commands."""
+        return self._waiting > 0
+
     def _found(self, request: EventsRequest, place: int | None) -> tuple[list[Event], int]:
         """What there is after `place`, None for another daemon's, and the place after that."""
-        oldest = self._last - len(self._kept)
+        kinds = [of_commands for of_commands in (False, True) if request.wants(of_commands=of_commands)]
         found: list[Event] = []
+        told = request.cursor == START  # all that is kept: nothing is missing in that
         if place is None or place > self._last:
-            found.append(self._gap(oldest, None))
-            place = oldest
-        elif place < oldest:
-            if request.cursor != "start":
-                found.append(self._gap(oldest, oldest - place))
-            place = oldest
-        for number in range(place - oldest, len(self._kept)):
+            found.append(self._gap(0, None))
+            place, told = 0, True
+        if len(kinds) == 1 and place < self._forgotten[kinds[0]]:
+            if not told:
+                found.append(self._gap(self._forgotten[kinds[0]], self._missed(place, of_commands=kinds[0])))
+            place = self._forgotten[kinds[0]]
+        for number, event in heapq.merge(
+            *[self._after(place, of_commands=kind) for kind in kinds], key=_number
+        ):
             if len(found) >= BATCH:
-                break
-            place += 1
-            if request.fits(self._kept[number]):
-                found.append(self._kept[number])
-        return found, place
+                return found, place
+            # Where all kinds are asked for, a number that is not there was an event.
+            if len(kinds) == 2 and number > place + 1 and not told:
+                found.append(self._gap(number - 1, number - place - 1))
+            place = number
+            if request.fits(event):
+                found.append(event)
+        return found, self._last
+
+    def _missed(self, place: int, *, of_commands: bool) -> int | None:
+        """How many of one kind are not kept any more after `place`; None where that cannot be told."""
+        if self._forgotten[not of_commands] > place:
+            return None
+        oldest = self._forgotten[of_commands]
+        others = [number for number, _ in self._after(place, of_commands=not of_commands) if number <= oldest]
+        return oldest - place - len(others)
+
+    def _after(self, place: int, *, of_commands: bool) -> list[tuple[int, Event]]:
+        kept = self._kept[of_commands]
+        return [kept[one] for one in range(bisect.bisect(kept, place, key=_number), len(kept))]
 
     def _gap(self, place: int, missed: int | None) -> Event:
         return Event(cursor_of(self.daemon, place), time.time(), "gap", missed=missed)
@@ -116,3 +170,7 @@ class Events:
         more, self._more = self._more, None
         if more is not None:
             more.set_result(None)
+
+
+def _number(kept: tuple[int, Event]) -> int:
+    return kept[0]

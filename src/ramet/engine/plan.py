@@ -202,10 +202,15 @@ def standing_part(
     )
 
 
-def streams_part(command: int, *, channel: bool = False) -> bytes:
-    """The number of a command, all of whose streams come along in order, and then its channel."""
+def streams_part(command: int, limits: Limits | None = None, *, channel: bool = False) -> bytes:
+    """The number of a command, all of whose streams come along in order, and then its channel.
+
+    What a kernel writes is told with what it ran; of other commands core keeps a log besides, as long as
+    `limits` say, where they are given.
+    """
     tags = (*STREAM_TAGS, p.TAG_CHANNEL) if channel else STREAM_TAGS
-    return u32(p.TAG_COMMAND, command) + b"".join([u32(tag, index) for index, tag in enumerate(tags)])
+    log = b"" if channel or limits is None else u64(p.TAG_LOG_BYTES, int(limits.output))
+    return u32(p.TAG_COMMAND, command) + b"".join([u32(tag, index) for index, tag in enumerate(tags)]) + log
 
 
 def spawn_part(

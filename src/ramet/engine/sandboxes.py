@@ -27,7 +27,7 @@ from ramet.engine.lineage import Ancestry
 from ramet.engine.listing import Listing
 from ramet.engine.promotion import check_place, swap
 from ramet.engine.snapshots import Image, Snapshots, told
-from ramet.engine.standing import COMMAND, LOST, First, Origin, Sandbox, shown_command
+from ramet.engine.standing import LOST, First, Origin, Sandbox, shown_command
 from ramet.errors import (
     DaemonLost,
     InternalError,
@@ -37,6 +37,8 @@ from ramet.errors import (
     SandboxEnded,
     Unforkable,
 )
+from ramet.models.commands import FIRST
+from ramet.models.events import NOTE_MAX, Event
 from ramet.models.names import near
 from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest, SandboxList
 from ramet.models.users import ROOT, single_uid_error
@@ -44,6 +46,7 @@ from ramet.native import _protocol as p
 from ramet.native.channels import Channel
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
 from ramet.native.runs import end_of, explained
+from ramet.native.started import outcome, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -97,6 +100,7 @@ class Sandboxes:
         self.snapshots = Snapshots(archive, cores.ensure, self._snapshot_kept)
         self.ahead = Ahead(self._make_ahead, cores.spawn, bounded=bool(cores.settings.totals))
         self.events = Events()
+        self.events.on_wait = self._await_commands
         self.lineage = Ancestry(
             archive, cores.settings.path, cores.spawn, self._all_living, self._lineage_rebuilt
         )
@@ -254,7 +258,7 @@ class Sandboxes:
         try:
             payload = root.create(run.limits, self._standing(sandbox, request.timeout))
             _learn_birth(sandbox, await self._ask(sandbox, p.CREATE, payload, []))
-            streams = plan.streams_part(COMMAND, channel=request.kernel is not None)
+            streams = plan.streams_part(FIRST, run.limits, channel=request.kernel is not None)
             sandbox.first = First(
                 run, root.spawn(run, sandbox.number, streams, request.user), channel.take_theirs()
             )
@@ -660,18 +664,42 @@ class Sandboxes:
                 # A core that is being adopted tells of ends before it lists who lives.
                 if not core.listed:
                     self._strays.setdefault(number, []).append(frame)
+            elif frame.kind in {p.COMMAND_BEGAN, p.COMMAND_OVER}:
+                self._command_event(sandbox, frame.kind, found)
             elif frame.kind == p.OVER:
                 self._keeper.over(sandbox)
             elif frame.kind == p.LET_GO:
                 self._let_go(sandbox)
             elif frame.kind == p.EXITED:
-                if found.u32(p.TAG_COMMAND) == COMMAND:
+                if found.u32(p.TAG_COMMAND) == FIRST:
                     sandbox.command_ended(_exit_of(found, sandbox))
             elif frame.kind == p.ENDED:
                 self._finish(sandbox, sandbox.core.run_end(frame))
         except FrameError:
             # Core is not believed less for one frame: what depends on it will time out by name.
             return
+
+    def _command_event(self, sandbox: Sandbox, kind: int, found: Attributes) -> None:
+        """One of its further commands began, or ended. Raises FrameError."""
+        number = found.u32(p.TAG_COMMAND)
+        if missed := found.u64(p.TAG_MISSED):
+            self.events.miss_commands(missed)
+        if not sandbox.shown:
+            return
+        about = Event("", time.time(), "command_began", sandbox=sandbox.id, name=sandbox.name, command=number)
+        if kind == p.COMMAND_BEGAN:
+            words = " ".join(recorded(found.get(p.TAG_RECORD, b""))["command"])
+            self.events.add(dataclasses.replace(about, note=words[:NOTE_MAX] or None))
+            return
+        reason, code, signal = outcome(found.u32(p.TAG_REASON), found.u32(p.TAG_STATUS))
+        self.events.add(
+            dataclasses.replace(about, type="command_ended", reason=reason, exit_code=code, signal=signal)
+        )
+
+    def _await_commands(self) -> None:
+        """Core tells of commands at once while somebody waits for that."""
+        for core in self._cores.living():
+            core.await_commands(awaited=self.events.awaited)
 
     def _made_past_us(self, core: Core, number: int, found: Attributes) -> None:
         """A client made a sandbox over a lane, or claimed one that was forked ahead."""
@@ -735,6 +763,8 @@ class Sandboxes:
         info = sandbox.info()
         self.events.tell(kind, info)
         self.lineage.born(info)
+        if self.events.awaited and not sandbox.core.awaits_commands:  # one that came meanwhile
+            sandbox.core.await_commands(awaited=True)
 
     def adopt(self, core: Core, told: Attributes) -> bool:
         """Take over a sandbox that an earlier daemon left; False if it is not to stay."""
@@ -937,7 +967,7 @@ def _plan_of_children(core: Core, snapshot: int, kernel: KernelRef | None, limit
     return b"".join(
         (
             u32(p.TAG_SNAPSHOT, snapshot),
-            plan.streams_part(COMMAND, channel=kernel is not None),
+            plan.streams_part(FIRST, limits, channel=kernel is not None),
             plan.limits_part(limits, core.cgroups),
         )
     )

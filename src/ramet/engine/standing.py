@@ -13,6 +13,7 @@ from ramet._descriptors import close_all, copies
 from ramet.engine.drain import Drain
 from ramet.engine.durable import Ground
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
+from ramet.models.commands import FIRST
 from ramet.models.limits import Limits, without_memory
 from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ramet.models.operations import RunRequest
     from ramet.models.results import Reason
 
-COMMAND = 1
-"""The number in core of a sandbox's one command."""
 COMMAND_SHOWN = 4096
 """Most characters of its command that are kept of a sandbox."""
 LOST = RunEnd(137, "lost", None, 0.0, 0.0, 0.0, 0.0, 0, 0, single_uid=True, lingering=False)
@@ -400,7 +399,7 @@ class Sandbox:
     def signal(self, number: int, sent: Callable[[], object]) -> None:
         """Send a signal to its command, and to what that waits for; `sent` is called when that is done."""
         if self.end is None and self.core.alive:
-            payload = u32(p.TAG_COMMAND, COMMAND) + u32(p.TAG_SIGNAL, number)
+            payload = u32(p.TAG_COMMAND, FIRST) + u32(p.TAG_SIGNAL, number)
             self._say(lambda: self._tell(p.SIGNAL, payload, [], sent))
 
     def command_ended(self, end: RunEnd) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ramet.models.operations import Text
     from ramet.models.results import Reason
 
+FIRST = 1
+"""The id of a sandbox's first command, with whose end it ends."""
 RECORD_MAX = 8192
 SHOWN_MAX = 2048
 """Most characters of a command that are kept to be listed."""

@@ -28,11 +28,16 @@ Type = Literal[
     "paused",
     "removed",
     "rebuilt",
+    "command_began",
+    "command_ended",
     "gap",
 ]
 TYPES: tuple[str, ...] = get_args(Type)
+OF_COMMANDS = frozenset({"command_began", "command_ended"})
 HISTORY = 4096
-"""Events that a daemon keeps: some 2 MiB at most."""
+"""Events of commands that a daemon keeps, and of all others: some 2 MiB of each at most."""
+NOTE_MAX = 256
+"""Most characters of a command that an event tells."""
 BATCH = 256
 """Most events in one answer."""
 WAIT_MAX_S = 20.0
@@ -50,6 +55,8 @@ class Event:
     `exit_code`, `signal`, and in `note` who had it ended. ``promoted`` tells that a fork is in the place of
     the one that had this id, and in `note` what its own was. ``snapshot``, ``paused`` and ``removed`` are of
     `snapshot`.
+    ``command_began`` and ``command_ended`` are of `command`, a number in `sandbox`: the first tells in `note`
+    what it is, the second its cause, as of a sandbox. Of a sandbox's first command its own events tell.
     ``rebuilt`` tells in `note` that what is known of lineage had to be made anew, and why.
     ``gap`` stands for `missed` events that are not kept any more, or for an unknown number of them when it is
     None: those of another daemon.
@@ -66,6 +73,7 @@ class Event:
     exit_code: int | None = None
     signal: str | None = None
     note: str | None = None
+    command: int | None = None
     missed: int | None = None
 
     def to_wire(self) -> dict[str, Any]:
@@ -147,6 +155,10 @@ class EventsRequest:
         if found is None:
             return 0
         return int(found[2]) if found[1] == daemon else None
+
+    def wants(self, *, of_commands: bool) -> bool:
+        """Whether events of commands, or others, are asked for at all."""
+        return not self.types or any((one in OF_COMMANDS) == of_commands for one in self.types)
 
     def fits(self, event: Event) -> bool:
         """Whether an event is asked for. A gap always is: what is missing may have been."""

@@ -67,6 +67,7 @@ CONNECT = 31
 HOLD = 41
 HELD = 42
 SWAP = 43
+AWAIT_EVENTS = 46
 RESIZE = 40
 FILE_OPEN = 112
 FILE_STAT = 113
@@ -87,6 +88,8 @@ EXITED = 34
 ENDED = 35
 READY = 36
 CREATED = 37
+COMMAND_BEGAN = 47
+COMMAND_OVER = 48
 OVER = 38
 LET_GO = 44
 INIT_PREPARE = 64
@@ -203,6 +206,7 @@ TAG_FLAGS = 101
 TAG_PORT = 103
 TAG_THREAD_COUNT = 104
 TAG_WINDOW = 106
+TAG_MISSED = 107
 TAG_COMMAND_INFO = 102
 
 # enum ramet_file_tag
@@ -395,6 +399,7 @@ KIND_NAMES = MappingProxyType(
         41: "hold",
         42: "held",
         43: "swap",
+        46: "await_events",
         40: "resize",
         112: "file_open",
         113: "file_stat",
@@ -415,6 +420,8 @@ KIND_NAMES = MappingProxyType(
         35: "ended",
         36: "ready",
         37: "created",
+        47: "command_began",
+        48: "command_over",
         38: "over",
         44: "let_go",
         64: "init_prepare",
@@ -645,6 +652,7 @@ TAG_NAMES = MappingProxyType(
         103: "port",
         104: "thread_count",
         106: "window",
+        107: "missed",
         102: "command_info",
     }
 )

@@ -260,11 +260,11 @@ def _info(value: bytes) -> CommandInfo:
         reason=end[0],
         exit_code=end[1],
         signal=end[2],
-        **_recorded(value[_INFO.size :]),
+        **recorded(value[_INFO.size :]),
     )
 
 
-def _recorded(record: bytes) -> dict[str, Any]:
+def recorded(record: bytes) -> dict[str, Any]:
     """What the starter noted; another client's of another version may have noted other things."""
     try:
         told = json.loads(record)

@@ -76,11 +76,17 @@ async def running(stage):
         await child.run_code("1 + 1")
 
 
+async def logged(stage):
+    async with ramet.AsyncSandbox(command=["cat"]) as one:
+        (await one.logs()).close()
+
+
 # Each way to wait that a sandbox has; those of single files are ways of `stat`.
 CALLS = {
     "connect": lambda stage: closed(ramet.AsyncSandbox.connect(stage.sandbox.id)),
     # And aclose, which waits for none that is detached.
     "start": lambda _: closed(ramet.AsyncSandbox(command=["cat"])),
+    "logs": logged,
     "fork": lambda stage: closed(stage.sandbox.fork(2)),
     "snapshot": lambda stage: stage.sandbox.snapshot(stage.new()),
     "rollback": lambda stage: stage.sandbox.rollback(stage.point),

@@ -74,6 +74,41 @@ def test_the_life_of_a_sandbox_its_forks_and_its_states_is_told():
     assert [one.sandbox for one in later] == [resumed.id]
 
 
+def test_commands_are_told_as_they_begin_and_end_each_with_its_cause():
+    kinds = ["command_began", "command_ended", "ended"]
+    with (
+        ramet.Sandbox(command=SLEEP, name="busy") as one,
+        ramet.events(types=kinds, sandbox=one.id) as stream,
+    ):
+        with ramet.events(types=["command_ended"], sandbox=one.id) as waiting:
+            waiter = threading.Thread(target=lambda: seen.append(waiting.next(PATIENCE_S)))
+            seen = []
+            waiter.start()
+            one.commands.run("exit 7")
+            waiter.join(PATIENCE_S)
+        timed = one.commands.start("sleep 1000", timeout=0.1)
+        assert timed.wait(PATIENCE_S).reason == "timeout"
+        left = one.commands.start("sleep 1000")
+        one.kill()
+        told = until(stream, "ended", one.id)
+        numbers = [event.command for event in told]
+        first = numbers[0]
+        assert [(event.type, event.command, event.reason, event.exit_code) for event in told] == [
+            ("command_began", first, None, None),
+            ("command_ended", first, "exit", 7),
+            ("command_began", timed.id, None, None),
+            ("command_ended", timed.id, "timeout", 124),
+            ("command_began", left.id, None, None),
+            ("command_ended", left.id, "killed", 137),
+            ("ended", None, "killed", 137),
+        ]
+        assert (told[0].note, told[0].name) == ("/bin/sh -c exit 7", "busy")
+        assert [event.command for event in seen] == [first]
+        for command in (timed, left):
+            command.close()
+        one.commands.forget()
+
+
 def test_a_cause_of_death_is_told_and_one_sandbox_can_be_followed():
     with ramet.Sandbox(command="read _; exit 3") as one, ramet.Sandbox(command=SLEEP):
         stream = ramet.events("start", sandbox=one.id)

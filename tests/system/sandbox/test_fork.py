@@ -119,7 +119,7 @@ def test_children_outlive_their_parent():
 
 BLOCKED = """
 import sys
-sys.stdout.write("x" * 200_000 + "\\n")
+sys.stdout.write("x" * 1_000_000 + "\\n")
 sys.stdout.flush()
 print(sys.stdin.readline(), end="", flush=True)
 """

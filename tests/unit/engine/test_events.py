@@ -6,7 +6,7 @@ import pytest
 
 from ramet.engine.events import Events
 from ramet.errors import DaemonLost, InvalidRequest
-from ramet.models.events import BATCH, EventsRequest, cursor_of
+from ramet.models.events import BATCH, Event, EventsRequest, cursor_of
 
 PATIENCE_S = 20.0
 
@@ -40,6 +40,49 @@ async def test_what_a_slow_reader_missed_is_told_in_its_place_and_the_start_miss
     assert told(late) == [("gap", 2), ("snapshot", "s2"), ("snapshot", "s3"), ("snapshot", "s4")]
     assert told(await after(events, late.events[0].cursor)) == told(late)[1:]
     assert told(await after(events, "start")) == told(late)[1:]
+
+
+async def test_events_of_commands_take_no_room_of_others_and_each_hole_is_told_where_it_is():
+    events = Events(history=2)
+    here = (await after(events, None)).cursor
+
+    def command(number):
+        events.add(Event("", 0.0, "command_began", command=number))
+
+    events.note("snapshot", snapshot="s0")
+    for number in range(3):
+        command(number)
+    events.note("snapshot", snapshot="s1")
+    for number in range(3, 5):
+        command(number)
+
+    def seen(batch):
+        return [(one.type, one.snapshot or one.missed or one.command) for one in batch.events]
+
+    everything = [
+        ("snapshot", "s0"), ("gap", 3), ("snapshot", "s1"), ("command_began", 3), ("command_began", 4),
+    ]  # fmt: skip
+    assert seen(await after(events, here)) == everything
+    assert seen(await after(events, "start")) == [one for one in everything if one[0] != "gap"]
+    assert seen(await after(events, here, types=["snapshot"])) == [("snapshot", "s0"), ("snapshot", "s1")]
+    assert seen(await after(events, here, types=["command_began"])) == [("gap", 3), *everything[3:]]
+    # Of what neither is kept nobody can say how much was of which kind.
+    events.note("snapshot", snapshot="s2")
+    assert seen(await after(events, here, types=["command_began"])) == [("gap", None), *everything[3:]]
+
+
+async def test_core_is_told_when_somebody_waits_for_commands_and_when_nobody_does():
+    events = Events()
+    here = (await after(events, None)).cursor
+    heard = []
+    events.on_wait = lambda: heard.append(events.awaited)
+    both = [asyncio.create_task(after(events, here, PATIENCE_S, types=["command_ended"])) for _ in range(2)]
+    other = asyncio.create_task(after(events, here, 0.01, types=["ended"]))
+    await other
+    assert heard == [True]
+    events.add(Event("", 0.0, "command_ended", command=5))
+    await asyncio.gather(*both)
+    assert heard == [True, False]
 
 
 @pytest.mark.parametrize("number", [1, 9])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from ramet.cli._progress import working
 from ramet.errors import InvalidRequest
 
 CHECKOUT = Path(__file__).resolve().parents[4]
@@ -28,12 +29,19 @@ def bench(
     n: str | None = typer.Option(
         None, "-n", "--n", metavar="N", help="With --tag: how many forks. Default: 5."
     ),
+    own_network: str | None = typer.Option(
+        None, "--per-child-netns", metavar="true", help="With --tag: as every fork has anyway."
+    ),
 ) -> int:
     """Measure what Ramet promises on this machine, and show each number beside its bound.
 
-    Runs are measured beside bubblewrap, the engine beside os.fork. The benchmarks are part of the source,
-    and of no installed package.
+    Runs are measured beside bubblewrap, the engine beside os.fork. Those benchmarks are part of the source.
+    Of an installed package, one walk through the life of forks of the template python is measured instead.
     """
+    if own_network not in {None, "true"}:
+        raise InvalidRequest.of("per-child-netns", f"{own_network!r:.20}: no two sandboxes share a network")
+    if tag is None and not any((engine, plot, rounds, quick)) and not _of_source():
+        tag = "python"
     if tag is not None:
         for option, value in (("engine", engine), ("plot", plot), ("rounds", rounds), ("quick", quick)):
             if value:
@@ -46,23 +54,28 @@ def bench(
 
     words = _words(engine=engine, json_file=json_file, plot=plot, rounds=rounds, quick=quick)
     module = "benchmarks.engine" if engine else "benchmarks"
-    if not (CHECKOUT / "benchmarks" / "engine.py").is_file():
+    if not _of_source():
         raise InvalidRequest(
             "not_found",
             f"this installation has no benchmarks: {CHECKOUT / 'benchmarks'} does not exist",
             hint="they are in the directory benchmarks of Ramet's source: python -m benchmarks, "
-            "python -m benchmarks.engine",
+            "python -m benchmarks.engine; ramet bench alone measures forks of the template python",
         )
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.call([sys.executable, "-P", "-m", module, *words], env=environment)
 
 
+def _of_source() -> bool:
+    return (CHECKOUT / "benchmarks" / "engine.py").is_file()
+
+
 def _walk(tag: str, n: str, json_file: str | None) -> int:
     from ramet.cli.commands.forkd import bench as walk
     from ramet.cli.render import pairs
 
-    rows = walk(tag, n)
+    with working(f"forking {tag}"):
+        rows = walk(tag, n)
     if json_file is not None:
         Path(json_file).write_text(json.dumps(rows) + "\n")
     pairs({row: f"{spent:.1f} ms" for row, spent in rows.items()})

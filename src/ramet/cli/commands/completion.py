@@ -6,9 +6,9 @@ import json
 
 import typer
 
+from ramet.cli._command import COMPLETES
 from ramet.errors import InvalidRequest
 
-VARIABLE = "_RAMET_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -25,7 +25,7 @@ def completion(
     from typer import completion as typers
 
     script = typers.get_completion_script(  # type: ignore[attr-defined]
-        prog_name="ramet", complete_var=VARIABLE, shell=shell
+        prog_name="ramet", complete_var=COMPLETES, shell=shell
     )
     print(json.dumps({"shell": shell, "script": script}) if as_json else script)
     return 0

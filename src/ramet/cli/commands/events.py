@@ -49,6 +49,8 @@ def _line(event: Event) -> str:
         missed = "another daemon" if event.missed is None else f"{event.missed} events are not kept any more"
         return f"{at}  gap  {missed}"
     words = [f"{at}  {event.type}", event.sandbox or "", event.name or ""]
+    if event.command is not None:
+        words.append(f"command {event.command}")
     if event.snapshot:
         words.append(f"snapshot {event.snapshot}")
     if event.parent:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
+from ramet.cli._progress import working
 from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ def cp(
     inside, outside = _parted(source), _parted(target)
     if (inside is None) == (outside is None):
         raise InvalidRequest.of("path", "one of the two has to be SANDBOX:PATH")
-    if outside is not None:
-        count = _files(outside[0]).upload(source, outside[1])
-    else:
-        assert inside is not None  # noqa: S101  one of them is
-        count = _files(inside[0]).download(inside[1], target)
+    with working(f"copying {source}"):
+        if outside is not None:
+            count = _files(outside[0]).upload(source, outside[1])
+        else:
+            assert inside is not None  # noqa: S101  one of them is
+            count = _files(inside[0]).download(inside[1], target)
     if as_json:
         print(json.dumps({"files": count}))
     return 0

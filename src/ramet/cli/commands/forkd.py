@@ -11,8 +11,10 @@ import typer
 
 from ramet.cli import _errors
 from ramet.cli._each import each
-from ramet.cli.commands.sandbox import JSON, fork_tag
+from ramet.cli._target import CHILD, TARGET, ask, check, exit_code_of
+from ramet.cli.commands.sandbox import HUGE, JSON, LIVE_FORK, MEMORY_MIB, OWN_NETWORK, fork_tag, memory_mib
 from ramet.errors import InvalidRequest
+from ramet.models.sandboxes import BUILT_IN
 
 if TYPE_CHECKING:
     from ramet.models.executions import Execution
@@ -26,26 +28,13 @@ def spawn(
     tag: str | None = TAG,
     *,
     n: str = typer.Option("1", "-n", metavar="N", help="How many."),
-    memory: str | None = typer.Option(
-        None,
-        "--memory-limit-mib",
-        metavar="MIB",
-        help="Memory of each, where it differs from the snapshot's.",
-    ),
-    own_network: bool = typer.Option(
-        False, "--per-child-netns", help="A network of its own for each, as every sandbox has anyway."
-    ),
+    memory: str | None = MEMORY_MIB,
+    own_network: bool = OWN_NETWORK,
     prewarm: bool = typer.Option(
         False, "--prewarm", help="With the snapshot's memory in RAM already, as every fork has it anyway."
     ),
-    live_fork: bool = typer.Option(
-        False, "--live-fork", help="To be forked as it runs later, as every sandbox can anyway."
-    ),
-    huge: bool = typer.Option(
-        False,
-        "--hugepages",
-        help="With huge pages where the kernel makes them, as every fork anyway.",
-    ),
+    live_fork: bool = LIVE_FORK,
+    huge: bool = HUGE,
     ttl: str | None = typer.Option(None, "--ttl", metavar="SECONDS", help="As of ramet fork."),
     as_json: bool = JSON,
 ) -> int:
@@ -53,8 +42,7 @@ def spawn(
     del own_network, prewarm, live_fork, huge  # there is no other way
     if tag is None:
         raise InvalidRequest.of("tag", "is missing: which snapshot to fork")
-    limits = None if memory is None else {"memory": f"{memory}M"}
-    return fork_tag(tag, n, limits=limits, ttl=ttl, as_json=as_json)
+    return fork_tag(tag, n, limits=memory_mib(memory), ttl=ttl, as_json=as_json)
 
 
 def eval_(
@@ -64,8 +52,14 @@ def eval_(
     ),
     *,
     timeout: str | None = typer.Option(
-        None, "--timeout", metavar="SECONDS", help="Time until it is interrupted. Default: none."
+        None,
+        "--timeout",
+        "--timeout-secs",
+        metavar="SECONDS",
+        help="Time until it is interrupted. Default: none.",
     ),
+    target: str | None = TARGET,
+    child: str | None = CHILD,
     as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
 ) -> int:
     """Run code in the kernel of a detached sandbox, which keeps its state from one call to the next.
@@ -73,7 +67,10 @@ def eval_(
     The value of the last line is printed. The exit code is 0, 1 after an error of the code, 124 when its time
     was up.
     """
-    for field, value in (("sandbox", sandbox), ("code", code)):
+    if target is not None and code is None:  # the one word is no sandbox's
+        sandbox, code = None, sandbox
+    check(target, child, sandbox)
+    for field, value in (("sandbox", sandbox or target), ("code", code)):
         if value is None:
             raise InvalidRequest.of(field, "is missing")
     from ramet.cli._streams import writer
@@ -84,6 +81,8 @@ def eval_(
     if timeout is not None:
         options["timeout"] = float(parse_seconds(timeout, "timeout"))
     text = sys.stdin.read() if code == "-" else code or ""
+    if target is not None:
+        return _eval_at(target, text, options.get("timeout", 30.0), as_json=as_json)
     with Sandbox.connect(sandbox or "") as held:
         done = held.run_code(text, **options)
     if as_json:
@@ -91,6 +90,17 @@ def eval_(
     else:
         _tell(done)
     return 0 if done.ok else TIMED_OUT if done.reason == "timeout" else 1
+
+
+def _eval_at(target: str, code: str, timeout: float, *, as_json: bool) -> int:
+    answer = ask(target, {"action": "eval", "code": code}, timeout)
+    if as_json:
+        print(json.dumps(answer))
+    elif answer.get("error"):
+        print(answer.get("traceback") or answer["error"], file=sys.stderr)
+    elif answer.get("result") is not None:
+        print(answer["result"])
+    return exit_code_of(answer)
 
 
 def _tell(done: Execution) -> None:
@@ -200,7 +210,8 @@ def bench(tag: str, n: str) -> dict[str, float]:
 
     if not n.isdecimal() or not int(n):
         raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
-    kept = snapshots.get(tag).name
+    if tag not in BUILT_IN:  # those are built where they are not
+        tag = snapshots.get(tag).name
     name = f"bench-{time.time_ns():x}"
     rows: dict[str, float] = {}
     began = last = time.perf_counter()
@@ -210,7 +221,11 @@ def bench(tag: str, n: str) -> dict[str, float]:
         now = time.perf_counter()
         rows[row], last = (now - last) * 1e3, now
 
-    with fork(snapshot=kept) as first:
+    # What is built or read from disk for the first one is no fork's.
+    with fork(snapshot=tag):
+        rows["ready"] = (time.perf_counter() - began) * 1e3
+    began = last = time.perf_counter()
+    with fork(snapshot=tag) as first:
         lap("spawn")
         first[0].commands.run("echo hello", check=True)
         lap("exec")

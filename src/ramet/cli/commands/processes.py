@@ -1,4 +1,4 @@
-"""`ramet exec`, `ramet sandbox ps|attach|signal`: further commands in sandboxes that stay."""
+"""`ramet exec`, `ramet logs`, `ramet sandbox ps|attach|signal`: commands in sandboxes that stay."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ import typer
 from ramet.cli import _errors
 from ramet.cli._command import LITERAL
 from ramet.cli._streams import OutputClosed, OutputFailed, die_of, has_input, writer
+from ramet.cli._target import CHILD, TARGET, ask, check, default_target, exit_code_of
 from ramet.cli.commands.run import command_of, json_of, variable
 from ramet.cli.render import end_note
-from ramet.errors import InvalidRequest, RametError
+from ramet.errors import InvalidRequest, RametError, WaitTimeout
+from ramet.models.limits import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ramet.client import Commands
+    from ramet.client._sync.commands import Output
     from ramet.models.results import CommandResult
 
+PING_S = 10.0
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
 _SANDBOX = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name.")
-_COMMAND = typer.Argument(None, metavar="COMMAND", help="The command, by its number.")
+_COMMAND = typer.Argument(None, metavar="NUMBER", help="The command, by its number.")
 
 
 def exec_(
@@ -35,8 +39,14 @@ def exec_(
     ),
     *,
     timeout: str | None = typer.Option(
-        None, "--timeout", metavar="SECONDS", help="Time until it is killed. Default: 300s; detached: none."
+        None,
+        "--timeout",
+        "--timeout-secs",
+        metavar="SECONDS",
+        help="Time until it is killed. Default: 300s; detached: none.",
     ),
+    target: str | None = TARGET,
+    child: str | None = CHILD,
     env: list[str] = typer.Option(
         [],
         "--env",
@@ -60,6 +70,9 @@ def exec_(
     """
     words = list(command or [])
     literal = ctx.meta.get(LITERAL) is True
+    if target is not None:  # the first word is no sandbox's
+        words, sandbox, literal = [*filter(None, [sandbox]), *words], None, literal or sandbox == "--"
+    check(target, child, sandbox)
     if words[:1] == ["--"]:
         words, literal = words[1:], True
     arguments: dict[str, Any] = {
@@ -69,6 +82,17 @@ def exec_(
         "user": user,
         "timeout": timeout,
     }
+    if target is not None:
+        for option, value in (
+            ("env", env),
+            ("cwd", cwd),
+            ("user", user),
+            ("detach", detach),
+            ("stdin", stdin),
+        ):
+            if value:
+                raise InvalidRequest.of(option, "is not for --target")
+        return _exec_at(target, arguments["command"], timeout, as_json=as_json)
     commands = _commands(sandbox)
     if detach:
         if stdin:
@@ -88,6 +112,30 @@ def exec_(
         print(json.dumps(json_of(result)))
         return result.exit_code
     return _passed(lambda **callbacks: commands.run(**arguments, **callbacks), timeout)
+
+
+def _exec_at(target: str, command: str | list[str], timeout: str | None, *, as_json: bool) -> int:
+    seconds = float(parse_seconds("30" if timeout is None else timeout, "timeout"))
+    args = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+    answer = ask(target, {"action": "exec", "args": args, "timeout": seconds}, seconds)
+    if as_json:
+        print(json.dumps(answer))
+        return exit_code_of(answer)
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        writer(stream)(str(answer.get(name) or "").encode(errors="replace"))
+    if answer.get("error"):
+        _errors.say(str(answer["error"]))
+    return exit_code_of(answer)
+
+
+def ping(target: str | None = TARGET, child: str | None = CHILD, as_json: bool = JSON) -> int:
+    """Ask who speaks forkd's guest protocol at an address, $FORKD_TARGET by default."""
+    check(target, child, None)
+    answer = ask(target or default_target(), {"action": "ping"}, PING_S)
+    if not answer.get("pong"):
+        raise RametError("not_connected", str(answer.get("error") or "it says nothing of itself"))
+    print(json.dumps(answer) if as_json else f"pid {answer.get('pid')}, {answer.get('agent_lang')}")
+    return 0
 
 
 def ps(
@@ -134,6 +182,73 @@ def attach(
         return result.exit_code
     finally:
         with_it.close()
+
+
+def logs(
+    sandbox: str | None = _SANDBOX,
+    command: str = typer.Argument(
+        "1", metavar="NUMBER", help="The command, by its number. Default: the first."
+    ),
+    *,
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until it ends."),
+    cursor: str = typer.Option(
+        "0,0", metavar="OUT,ERR", help="Only what follows these positions, as --json told them."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object, with the cursor after it."),
+) -> int:
+    """Show what a command has written, also when it has ended or others read it too.
+
+    Without a number that is the command that the sandbox began with. Of each stream the first and the last
+    bytes are kept, up to the limit on output.
+    """
+    with_it = _commands(sandbox).connect(number_of(command), cursor=_cursor_of(cursor))
+    try:
+        if follow and not as_json:
+            with_it.wait(on_stdout=writer(1), on_stderr=writer(2))
+            return 0
+        if follow:
+            with_it.wait()
+        written = [_so_far(stream) for stream in (with_it.stdout, with_it.stderr)]
+        if not as_json:
+            for stream, data in zip((1, 2), written, strict=True):
+                writer(stream)(data)
+            return 0
+        out, err = (data.decode(errors="replace") for data in written)
+        told = {"command": with_it.id, "stdout": out, "stderr": err, "running": with_it.running}
+        print(json.dumps(told | {"cursor": ",".join(map(str, with_it.cursor))}))
+        return 0
+    except OutputClosed:
+        return die_of(signal.SIGPIPE)
+    except OutputFailed as error:
+        _errors.say(str(error))
+        return _errors.FAILED
+    finally:
+        with_it.close()
+
+
+def _so_far(stream: Output) -> bytes:
+    """What is there of a stream; what is not kept is said."""
+    found = bytearray()
+    while True:
+        try:
+            piece = stream.read(timeout=0.0)
+        except WaitTimeout:
+            return bytes(found)
+        except RametError as error:
+            if error.code != "output_left_out":
+                raise
+            _errors.say(error.message)
+            continue
+        if not piece:
+            return bytes(found)
+        found += piece
+
+
+def _cursor_of(text: str) -> tuple[int, int]:
+    out, comma, err = text.partition(",")
+    if not comma or not out.isdecimal() or not err.isdecimal() or len(text) > 40:
+        raise InvalidRequest.of("cursor", f"{text!r:.60} is not two positions, as 120,0")
+    return int(out), int(err)
 
 
 def send_signal(

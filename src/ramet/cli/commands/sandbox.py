@@ -11,6 +11,7 @@ import typer
 
 from ramet.cli._command import LITERAL
 from ramet.cli._each import each
+from ramet.cli._progress import working
 from ramet.cli.commands.run import command_of, limit_option, variable
 from ramet.errors import InvalidRequest
 
@@ -28,6 +29,19 @@ _TTL = typer.Option(
 )
 _TIMEOUT = typer.Option(
     None, "--timeout", metavar="SECONDS", help="Time until everything in it is killed. Default: none."
+)
+# As forkd has them.
+MEMORY_MIB = typer.Option(
+    None, "--memory-limit-mib", metavar="MIB", help="Memory of each, where it differs from the source's."
+)
+OWN_NETWORK = typer.Option(
+    False, "--per-child-netns", help="A network of its own for each, as every sandbox has anyway."
+)
+LIVE_FORK = typer.Option(
+    False, "--live-fork", help="To be forked as it runs later, as every sandbox can anyway."
+)
+HUGE = typer.Option(
+    False, "--hugepages", help="With huge pages where the kernel makes them, as every fork anyway."
 )
 _KEEP_ON = typer.Option(
     [],
@@ -83,8 +97,8 @@ def create(
 ) -> int:
     """Start a command in a sandbox that stays, and print the sandbox's id.
 
-    The command is read as by ramet run. What it writes while nobody is attached is dropped, and its standard
-    input stays open and empty. The sandbox ends with its command, when it is killed, or when nobody asked for
+    The command is read as by ramet run. What it writes ramet logs shows, and its standard input stays
+    open and empty. The sandbox ends with its command, when it is killed, or when nobody asked for
     it in the time of --ttl.
     """
     limits = {
@@ -117,7 +131,9 @@ def create(
     }
     from ramet.client import Sandbox
 
-    with Sandbox(**arguments, detach=True) as made:
+    with working(None if workspace is None else f"copying {workspace}"):
+        held = Sandbox(**arguments, detach=True)
+    with held as made:
         _tell_made([made.info], as_json=as_json)
     return 0
 
@@ -142,6 +158,15 @@ def fork(
         metavar="SECONDS",
         help="Of a snapshot: stay so long, with forkd's guest protocol at $FORKD_TARGET.",
     ),
+    keep_workdir: bool = typer.Option(
+        False,
+        "--keep-workdir",
+        help="With --settle-secs: copy the children's working directories to $TMPDIR before they end.",
+    ),
+    memory: str | None = MEMORY_MIB,
+    own_network: bool = OWN_NETWORK,
+    live_fork: bool = LIVE_FORK,
+    huge: bool = HUGE,
     as_json: bool = JSON,
 ) -> int:
     """Fork a running sandbox, or a snapshot, and print the ids of the children.
@@ -149,16 +174,22 @@ def fork(
     Each goes on where the source stood, with its memory and files. When one of several cannot be made, none
     is kept.
     """
+    del own_network, live_fork, huge  # there is no other way
     if source is None and snapshot is None:
         raise InvalidRequest.of("sandbox", "is missing: which one to fork")
     _check_number(n)
+    limits = memory_mib(memory)
     if settle is not None:
         return _settle(source, snapshot, n, settle, {
             "name": name, "ttl": ttl, "timeout": timeout, "keep-on": keep_on, "json": as_json,
-        })  # fmt: skip
+        }, limits=limits, keep=keep_workdir)  # fmt: skip
+    if keep_workdir:
+        raise InvalidRequest.of("keep-workdir", "belongs to --settle-secs: else the children live on")
     if name is not None and n != "1":
         raise InvalidRequest.of("name", f"is for one child, not for {n}")
-    arguments: dict[str, Any] = {"timeout": timeout, "ttl": ttl, "names": None if name is None else [name]}
+    arguments: dict[str, Any] = {
+        "timeout": timeout, "ttl": ttl, "names": None if name is None else [name], "limits": limits,
+    }  # fmt: skip
     from ramet.client import fork as fork_it
     from ramet.models.sandboxes import check_on_unsupported
 
@@ -171,7 +202,14 @@ def fork(
     return 0
 
 
-def _settle(source: str | None, tag: str | None, n: str, seconds: str, others: dict[str, Any]) -> int:
+def memory_mib(text: str | None) -> dict[str, Any] | None:
+    """The limits of --memory-limit-mib."""
+    return None if text is None else {"memory": f"{text}M"}
+
+
+def _settle(
+    source: str | None, tag: str | None, n: str, seconds: str, others: dict[str, Any], **options: Any
+) -> int:
     if source is not None or tag is None:
         raise InvalidRequest.of("settle-secs", "is for forks of a snapshot: give --tag")
     for option, value in others.items():
@@ -182,7 +220,7 @@ def _settle(source: str | None, tag: str | None, n: str, seconds: str, others: d
     from ramet.cli._guest import stand
     from ramet.models.limits import parse_seconds
 
-    return stand(tag, int(n), float(parse_seconds(seconds, "settle-secs")), None)
+    return stand(tag, int(n), float(parse_seconds(seconds, "settle-secs")), **options)
 
 
 def fork_tag(tag: str, n: str, *, limits: dict[str, Any] | None, ttl: str | None, as_json: bool) -> int:

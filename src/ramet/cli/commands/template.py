@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
 import typer
 
+from ramet.cli._progress import working
 from ramet.cli.commands.sandbox import JSON
 from ramet.errors import InvalidRequest
 
@@ -34,18 +34,19 @@ def build(  # noqa: PLR0917  typer makes options of parameters
         raise InvalidRequest.of("name", "is missing")
     from ramet.client import templates
 
-    made = templates.build(
-        name,
-        source,
-        pip=pip or [],
-        from_venv=from_venv,
-        files={path: _read(local) for path, local in _pairs(file, "file")},
-        env=dict(_pairs(env, "env")),
-        warm=warm,
-        kernel=kernel,
-        warm_children=warm_children,
-        on_progress=None if as_json else lambda text: print(f"  {text}", file=sys.stderr),
-    )
+    with working(f"building {name}") as show_now:
+        made = templates.build(
+            name,
+            source,
+            pip=pip or [],
+            from_venv=from_venv,
+            files={path: _read(local) for path, local in _pairs(file, "file")},
+            env=dict(_pairs(env, "env")),
+            warm=warm,
+            kernel=kernel,
+            warm_children=warm_children,
+            on_progress=show_now,
+        )
     if as_json:
         print(json.dumps(made.to_dict()))
     elif made.cached:

@@ -218,7 +218,8 @@ class Commands:
     def list(self) -> tuple[CommandInfo, ...]:
         """Those that run, and those started by `start` that ended in the last minutes; the oldest first.
 
-        The sandbox's first command, and code in its kernel, are not among them.
+        The sandbox's first command, which `Sandbox.logs` gives, and code in its kernel, are not among
+        them.
         """
         frame = self.ask_core(p.COMMANDS, lambda lane: frames.u64(p.TAG_SANDBOX, lane.number), ended=True)
         try:
@@ -233,6 +234,8 @@ class Commands:
 
         `cursor` is where to go on reading, as `Command.cursor` told it; by default at the beginning. In
         a fork that is where the command stood then: what it had written before its parent's log has alone.
+        1 is the sandbox's first command, as `Sandbox.logs` gives it.
+
         Raises InvalidRequest when the sandbox has no such command.
         """
         number, places = check_command_id(command), check_cursor(cursor)
@@ -432,7 +435,7 @@ class Commands:
     def _explained(self, error: RametError) -> RametError:
         """What core knows only as the lack of something has a cause."""
         if error.code in {"unknown_command", "command_ended"}:
-            hint = "the ends of commands are kept for some minutes; commands.list() tells of those"
+            hint = "commands.list() tells which there are; ends are kept for minutes, a kernel has no log"
             return InvalidRequest.of(
                 "command", error.message, code=error.code,
                 hint=hint if error.code == "unknown_command" else None,

@@ -21,7 +21,7 @@ from ramet.client._streams import encoded
 from ramet.client._sync.api import current
 from ramet.client._sync.client import Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
-from ramet.client._sync.commands import Commands
+from ramet.client._sync.commands import Command, Commands, Words
 from ramet.client._sync.files import Files
 from ramet.client._sync.ports import Ports
 from ramet.client._sync.streams import Reader, Writer, deadline_of, remaining
@@ -37,6 +37,7 @@ from ramet.errors import (
     WaitTimeout,
 )
 from ramet.kernels import Kernel, get
+from ramet.models.commands import FIRST
 from ramet.models.differences import Difference, Process
 from ramet.models.executions import Execution, Result
 from ramet.models.files import Change, OnConflict
@@ -68,12 +69,12 @@ if TYPE_CHECKING:
     from ramet.client._forks import Forking
     from ramet.models.sandboxes import PerChild
 
-Command = str | Sequence[str | bytes | PathLike[str]]
 OnError = Literal["end", "keep"]
 # The memory of the source is copied first: gigabytes take seconds.
 FORK_PATIENCE_S = 120.0
 # Core ends a sandbox at once, or after 5 s with a process that cannot die.
 END_PATIENCE_S = 15.0
+LAST_WORDS_S = 2.0
 
 
 class _Open(NamedTuple):
@@ -100,7 +101,7 @@ class Sandbox(Opening):
         self,
         source: str | Snapshot | None = None,
         *,
-        command: Command | None = None,
+        command: Words | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | PathLike[str] | None = None,
         root: str | PathLike[str] | None = None,
@@ -408,6 +409,24 @@ class Sandbox(Opening):
         """Terminals in it."""
         return Terminals(self.commands, encoding=self._encoding)
 
+    def logs(self, *, cursor: tuple[int, int] = (0, 0)) -> Command:
+        """Its first command as one of `commands`, with what it has written so far, whoever has its streams.
+
+        Any number of readers can have it, each from where it likes: `cursor` is where to go on, as
+        `Command.cursor` told it. The limit ``output`` says how much is kept of each stream. It can be
+        had for some minutes after the end, too. A fork's begins with the fork.
+
+        Its standard input is its owner's: `Command.send` is refused. Raises InvalidRequest for a sandbox
+        whose command is a kernel: what that writes is told with the code that it ran.
+        """
+        if self.info.kernel is not None:
+            raise InvalidRequest(
+                "kernel_has_no_log",
+                "the first command of this sandbox is a kernel, which has no log",
+                hint="run_code tells what code has written; commands.start gives commands with logs",
+            )
+        return self.commands.connect(FIRST, cursor=cursor)
+
     def metrics(self) -> Metrics:
         """What it uses at the moment: processor time, memory, disk, processes."""
         return self.files.usage()
@@ -562,14 +581,30 @@ class Sandbox(Opening):
             collectors = [Collector(flow, self._output) for flow in flows]
             try:
                 self._until_end(held, collectors, deadline_of(timeout))
+                self._until_read(collectors)
             except BaseException:
                 for collector in collectors:
                     collector.give_back()
                 raise
-            # Its processes are dead: what the pipes hold is all there will ever be.
             out, err = [one.rest() for one in collectors] or (Captured(), Captured())
             self._result = result = result_of(held.info, out, err, self._encoding)
         return result
+
+    @staticmethod
+    def _until_read(collectors: list[Collector]) -> None:
+        """Read to the ends of the streams: core may have some of a command's last words still.
+
+        With a process that does not die there may be no end.
+        """
+        deadline = deadline_of(LAST_WORDS_S)
+        for one in collectors:
+            while not one.flow.ended:
+                if one.pull():
+                    deadline = deadline_of(LAST_WORDS_S)
+                    continue
+                left = one.flow.descriptor  # -1 at the end
+                if left >= 0 and not ready(left, remaining(deadline)):
+                    return
 
     def _until_end(self, held: Held, collectors: list[Collector], deadline: float | None) -> None:
         if held.hear():
