@@ -45,6 +45,10 @@
 #include "time_watch.h"
 #include "title.h"
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* linux/mman.h of Linux 5.14 */
+#endif
+
 struct running {
   struct running *next;
   int pid;
@@ -878,9 +882,9 @@ keep_only_channel(int fd, int group)
 static void
 touch_program(void)
 {
-  uintptr_t start = (uintptr_t)__executable_start & ~(uintptr_t)4095;
+  uintptr_t start = (uintptr_t)__executable_start & ~(uintptr_t)4095, end = (uintptr_t)etext;
 
-  (void)!madvise((void *)start, (uintptr_t)etext - start, MADV_POPULATE_READ); /* NOLINT(performance-no-int-to-ptr) */
+  (void)!madvise((void *)start, end - start, MADV_POPULATE_READ);
 }
 
 /* The sooner of two timeouts of poll(2). */
