@@ -45,17 +45,11 @@
 #include "time_watch.h"
 #include "title.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* linux/mman.h of Linux 5.14 */
-#endif
-
 struct running {
   struct running *next;
   int pid;
   uint32_t number;
 };
-
-extern const char __executable_start[], etext[]; /* from the linker */
 
 static int channel = -1;
 static int child_signals = -1;
@@ -877,16 +871,6 @@ keep_only_channel(int fd, int group)
     fcntl(memory_group, F_SETFD, FD_CLOEXEC);
 }
 
-/* A fork has none of the page tables of what is mapped from files: one call in place of a fault for each place of the
- * program that is gone through. Where the kernel knows no such call the faults come as ever. */
-static void
-touch_program(void)
-{
-  uintptr_t start = (uintptr_t)__executable_start & ~(uintptr_t)4095, end = (uintptr_t)etext;
-
-  (void)!madvise((void *)start, end - start, MADV_POPULATE_READ);
-}
-
 /* The sooner of two timeouts of poll(2). */
 static int
 sooner(int one, int other)
@@ -925,7 +909,6 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
 {
   sigset_t child;
 
-  touch_program();
   /* While its directories are open still. What failed is told when core listens. */
   if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
     cgroup_joined = false;

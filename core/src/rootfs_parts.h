@@ -24,6 +24,7 @@ struct root {
   struct root_mounts stock[ROOT_STOCK_MAX]; /* made ahead for plans with these limits: */
   uint64_t stock_bytes, stock_inodes;
   int stock_count, stock_misses;
+  bool handed_out; /* before */
 };
 
 /* The binds of a derived root are those of the root that the daemon defined. */

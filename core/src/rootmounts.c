@@ -274,6 +274,11 @@ root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mo
   /* A snapshot's root holds files for /dev/shm, which are copied for each sandbox. A fault wants every step. */
   if (root->shm >= 0 || plan->shm_bytes || plan->fault != RAMET_STEP_NONE || !stock_fits(root, plan))
     return make_mounts(root, &sizes, mounts, err);
+  /* Every fork of something that runs makes a root, of which most have one child. */
+  if (!root->handed_out) {
+    root->handed_out = true;
+    return make_mounts(root, &sizes, mounts, err);
+  }
   heat(root);
   if (root->stock_count == 0)
     return make_mounts(root, &sizes, mounts, err);
