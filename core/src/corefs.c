@@ -229,8 +229,7 @@ corefs_setup(bool attach_layers, struct err *err)
   if (private_mounts(err) == 0 && keep_host_mounts(err) == 0 && open_host_devices(nodes, err) == 0 &&
       make_core_root(&root, &proc, err) == 0 && leave_host_root(root, err) == 0 &&
       populate_core_root(proc, nodes, err) == 0 && open_limit_views(err) == 0 &&
-      seal_mount("/dev", RAMET_STEP_CORE_DEV, err) == 0 &&
-      seal_mount("/", RAMET_STEP_CORE_ROOT, err) == 0)
+      seal_mount("/dev", RAMET_STEP_CORE_DEV, err) == 0 && seal_mount("/", RAMET_STEP_CORE_ROOT, err) == 0)
     result = 0;
   for (size_t i = 0; i < DEVICE_COUNT; i++)
     close_fd(&nodes[i]);

@@ -51,8 +51,6 @@ struct running {
   uint32_t number;
 };
 
-extern const char __executable_start[], etext[]; /* from the linker */
-
 static int channel = -1;
 static int child_signals = -1;
 static struct running *commands;
@@ -884,16 +882,6 @@ keep_only_channel(int fd, uint64_t cgroup)
     _exit(EXIT_SYSTEM);
 }
 
-/* A fork has none of the page tables of what is mapped from files: one call in place of a fault for each place of the
- * program that is gone through. Where the kernel knows no such call the faults come as ever. */
-static void
-touch_program(void)
-{
-  uintptr_t start = (uintptr_t)__executable_start & ~(uintptr_t)4095;
-
-  (void)!madvise((void *)start, (uintptr_t)etext - start, MADV_POPULATE_READ); /* NOLINT(performance-no-int-to-ptr) */
-}
-
 /* The sooner of two timeouts of poll(2). */
 static int
 sooner(int one, int other)
@@ -932,7 +920,6 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
 {
   sigset_t child;
 
-  touch_program();
   /* While its directories are open still. What failed is told when core listens. */
   if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
     cgroup_joined = false;

@@ -62,10 +62,14 @@ limit_view_path(const struct plan *plan, char path[LIMIT_VIEW_PATH_MAX])
 /* As programs look for them in both versions. */
 static const char *const directories[] = {"memory", "cpu", "pids"};
 static const char *const files[] = {
-    "memory.max", "memory/memory.limit_in_bytes", "pids.max", "pids/pids.max",
-    "cpu.max",    "cpu/cpu.cfs_quota_us",         "cpu/cpu.cfs_period_us",
+    "memory.max",           "memory/memory.limit_in_bytes", "pids.max", "pids/pids.max", "cpu.max",
+    "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us",
 };
-enum { FILES = sizeof files / sizeof files[0], DIRECTORIES = sizeof directories / sizeof directories[0], TEXT_MAX = 48 };
+enum {
+  FILES = sizeof files / sizeof files[0],
+  DIRECTORIES = sizeof directories / sizeof directories[0],
+  TEXT_MAX = 48
+};
 
 static void
 bound_text(char text[TEXT_MAX], uint64_t bound, const char *none, const char *more)
@@ -141,8 +145,8 @@ make(const struct limits *limits, struct err *err)
   if (mkdirat(directory, name, 0755) < 0)
     return err_step(err, STEP, "make a directory for limits: %s", strerror(errno));
   cleanup_fd int dir = openat(directory, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  int result = dir < 0 ? err_step(err, STEP, "open a directory for limits: %s", strerror(errno))
-                       : fill(dir, limits, err);
+  int result =
+      dir < 0 ? err_step(err, STEP, "open a directory for limits: %s", strerror(errno)) : fill(dir, limits, err);
   if (result < 0)
     take_away(limits);
   return result;

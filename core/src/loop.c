@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "loop.h"
 
+#include <sched.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -159,7 +160,9 @@ fire_due(void)
     deadline_clear(due);
     due->fire(due);
   }
-  near = now < awake_until || (heap_count && heap[0]->exact && heap[0]->at - now <= ahead_ns);
+  if (now >= awake_until)
+    awake_until = 0;
+  near = awake_until || (heap_count && heap[0]->exact && heap[0]->at - now <= ahead_ns);
   arm();
 }
 
@@ -242,6 +245,9 @@ loop_run(bool (*idle)(void))
     }
     if (near)
       fire_due();
+    /* Who was told is perhaps to run on this processor, or to end there. */
+    if (near && awake_until)
+      sched_yield();
     busy = pending_count > 0 || idle();
   }
 }

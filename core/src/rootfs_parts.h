@@ -25,6 +25,7 @@ struct root {
   int stock_count;
   uint64_t usual_bytes,
       usual_inodes; /* of the last plan that took from stock: what is made for the next one has them */
+  bool handed_out; /* before */
 };
 
 /* The binds of a derived root are those of the root that the daemon defined. */

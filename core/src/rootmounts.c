@@ -257,6 +257,11 @@ root_hand_out(struct root *root, const struct plan *plan, struct root_mounts *mo
     return make_mounts(root, &sizes, mounts, err);
   root->usual_bytes = sizes.bytes;
   root->usual_inodes = sizes.inodes;
+  /* Every fork of something that runs makes a root, of which most have one child. */
+  if (!root->handed_out) {
+    root->handed_out = true;
+    return make_mounts(root, &sizes, mounts, err);
+  }
   heat(root);
   if (root->stock_count == 0)
     return make_mounts(root, &sizes, mounts, err);

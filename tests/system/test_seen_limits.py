@@ -65,6 +65,13 @@ def test_free_and_the_files_of_cgroups_say_the_same():
     assert result.stdout.split() == [str(128 << 10), str(128 << 20), str(128 << 20), "77"]
 
 
+def test_each_of_many_limits_is_told_also_a_second_time_and_those_of_who_lives_stay(parent):
+    line = "cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max"
+    for processes in [*range(30, 50), 30]:
+        assert ramet.run(line, limits={"processes": processes}).stdout.split() == [str(processes)] * 2
+    assert parent.commands.run("cat /sys/fs/cgroup/memory.max").stdout == f"{256 << 20}\n"
+
+
 def test_what_tells_of_limits_cannot_be_changed_or_taken_away():
     line = "for file in /proc/meminfo /sys/fs/cgroup/memory.max; do (echo 1 >$file) 2>/dev/null || echo kept; rm -f $file 2>/dev/null || echo stays; chmod 777 $file 2>/dev/null || echo so; done"
     assert ramet.run(line).stdout.split() == ["kept", "stays", "so"] * 2
