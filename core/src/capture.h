@@ -55,6 +55,15 @@ struct capture_source {
   struct span restarted; /* struct restarted, one after another */
 };
 
+/* Why the memory of a process was not had from a parked twin. */
+enum no_twin {
+  TWIN_NONE = 0,    /* no fork made the sandbox, or its twin was lost */
+  TWIN_REPLACED,    /* the process has called exec since */
+  TWIN_REFUSED,     /* core could not fork it */
+  TWIN_LESS,        /* a fork of it lacks areas that are kept from forks */
+  TWIN_HAS_PARENT,  /* the process is not the sandbox's first: it is born of its parent, with that one's memory */
+};
+
 /* Shared memory that is in the image as the content of a description. */
 struct shared_object {
   uint32_t id;
@@ -81,6 +90,9 @@ struct capture {
   int memory; /* /proc/PID/mem */
   int pidfd;
   int helper, twin; /* 0: none */
+  enum no_twin no_twin; /* why a parked one did not give the memory, when it did not */
+  uint64_t copied; /* bytes of its memory that were copied, or will be into the stem */
+  bool froze; /* it had a twin in the pause, of either kind */
   bool parked; /* the twin is a fork of the parked one: core's, not the tracer's */
   struct tracee twin_thread;
   char *status;
@@ -91,6 +103,8 @@ struct capture {
   const struct procmap *mapping; /* of which pages are being put, and its flags */
   uint32_t mapping_flags;
   bool leaving; /* pages stay in the frozen copy: the stem takes them from there */
+  bool leaves; /* those of this mapping */
+  bool left; /* some have stayed */
   struct image_run *kept;
   uint32_t kept_count;
 };
@@ -118,8 +132,8 @@ struct capture_tree {
 };
 
 /* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper, and an index of that
- * where it is worth keeping) or ERROR. With a PID
- * in the answer that is the frozen copy, which has the memory until a message comes. */
+ * where it is worth keeping) or ERROR. With a PID in the answer those are the frozen copies, pid_t of each process or 0,
+ * which have the memory until a message comes. */
 void capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
     __attribute__((noreturn));
 
@@ -128,7 +142,8 @@ struct export_source {
   int stem_pid;
   const struct image *image;
   struct span original;
-  uint64_t region_start, region_end;
+  uint64_t region_start, region_end; /* with the deposit */
+  uint64_t deposit;
   int pages; /* what is not memory: contents of open files */
   int directory; /* where the new page file goes, without a name; -1: into memory */
 };
@@ -174,6 +189,8 @@ int capture_pages(struct capture *capture, struct err *err) MUST_CHECK;
 
 /* capture_heritage.c: who may have pages from the first process. */
 void capture_find_heirs(struct capture_tree *tree);
+/* Whether the mapping of which pages are being put may have some. */
+bool capture_may_inherit(const struct capture *capture);
 
 /* capture_names.c: in the sandbox's root, following no link. An O_PATH descriptor, or -1. */
 int capture_look(const struct capture *capture, const char *name) MUST_CHECK;
@@ -194,6 +211,9 @@ struct capture_command *capture_command_of(const struct capture_source *source, 
                                            int *stream);
 /* Behind the descriptors: those that go on in a child. */
 int capture_commands(struct capture_tree *tree, struct err *err) MUST_CHECK;
+
+/* capture_ways.c: RAMET_TAG_WAYS. */
+void capture_ways(const struct capture_tree *tree, struct writer *out);
 
 /* Behind a refusal, of something that a process can be without: true, and it is noted, when the caller wants it so. */
 bool capture_drops(struct capture_tree *tree, struct err *err);

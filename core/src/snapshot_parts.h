@@ -55,7 +55,7 @@ struct snapshot {
   struct root *below; /* on which its files are a layer, while it is being taken; NULL: on `base` */
   struct snapshot *parent; /* of the source */
   uint64_t region_start, region_length;
-  pid_t frozen; /* the tracer holds it, until the stem has its memory */
+  pid_t *frozen; /* of each process, or 0: the tracer holds them, until the stem has their memory. NULL: none */
   bool in_stem; /* the memory is nowhere but in the stem: no page file has it */
   /* the way of the parked twin */
   bool by_twin;
@@ -64,7 +64,7 @@ struct snapshot {
   struct order *orders;
   uint64_t asked_at, captured_at;
   uint64_t pause_ns, memory_bytes, file_bytes;
-  struct writer dropped; /* RAMET_TAG_DROPPED */
+  struct writer dropped, ways; /* RAMET_TAG_DROPPED, RAMET_TAG_WAYS */
   bool drop;
   /* what the budget is charged with */
   uint64_t stem_bytes, spare_bytes, pages_bytes, weighed_at;

@@ -73,7 +73,7 @@ NO_WAITS = {
 }
 
 
-@pytest.mark.parametrize(("how", "ran"), [("ignored", "0.003"), ("ignored", "0.06"), ("handled", "0.003")])
+@pytest.mark.parametrize("how, ran", [("ignored", "0.003"), ("ignored", "0.06"), ("handled", "0.003")])
 def test_time_of_children_that_nobody_waits_for_counts(how, ran):
     """The kernel forgets it; each child has had next to nothing of the limit, and their parent as well."""
     if how == "handled" and not PLACE.version:

@@ -1,6 +1,6 @@
 """A list that is asked for again and again: who has one is told of what is not as it was there.
 
-To tell of a thousand sandboxes takes some 50 ms, of which a list that is asked for a second later has no need.
+To tell of a thousand sandboxes takes some 50 ms, which a list that is asked for a second later need not.
 """
 
 from __future__ import annotations

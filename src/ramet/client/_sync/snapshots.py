@@ -57,6 +57,11 @@ def compact(name: str | Snapshot, *, client: Client | None = None) -> Snapshot:
     return Snapshot.from_wire(wire)
 
 
+def _absolute(path: str | PathLike[str]) -> str:
+    """The daemon stands in another directory."""
+    return os.path.abspath(os.fspath(path))
+
+
 def pack(name: str | Snapshot, path: str | PathLike[str], *, client: Client | None = None) -> Snapshot:
     """Have one, or that of a template, in the new file `path`, with all that it builds upon.
 
@@ -65,7 +70,7 @@ def pack(name: str | Snapshot, path: str | PathLike[str], *, client: Client | No
     SnapshotError.
     """
     found = name if isinstance(name, Snapshot) else get(name, client=client)
-    request = PackRequest.from_wire({"name": found.name, "path": os.path.abspath(os.fspath(path))})
+    request = PackRequest.from_wire({"name": found.name, "path": _absolute(path)})
     wire = (client or current()).ask("snapshot.pack", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
@@ -77,7 +82,7 @@ def unpack(path: str | PathLike[str], name: str | None = None, *, client: Client
     runs as code that its maker wrote. Raises InvalidRequest when the name is taken, SnapshotDamaged,
     SnapshotError; a fork raises SnapshotError where this machine has not what it needs.
     """
-    request = UnpackRequest.from_wire({"path": os.path.abspath(os.fspath(path)), "name": name})
+    request = UnpackRequest.from_wire({"path": _absolute(path), "name": name})
     wire = (client or current()).ask("snapshot.unpack", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
