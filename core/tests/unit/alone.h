@@ -146,8 +146,9 @@ started_spawned(uint64_t sandbox, uint32_t number, uint32_t pid)
 }
 
 bool
-started_failed(uint64_t request, const struct err *err)
+started_failed(uint64_t sandbox, uint64_t request, const struct err *err)
 {
+  (void)sandbox;
   (void)request;
   (void)err;
   return false;
@@ -369,9 +370,10 @@ root_mounts_release(struct root_mounts *mounts)
 }
 
 void
-root_put_targets(const struct root *root, struct writer *writer)
+root_put_targets(const struct root *root, const struct root_mounts *mounts, struct writer *writer)
 {
   (void)root;
+  (void)mounts;
   (void)writer;
 }
 
