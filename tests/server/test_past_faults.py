@@ -1,4 +1,4 @@
-"""What went wrong in forkd, and is looked for here: children with one disk, one clock, one source of chance."""
+"""What went wrong in forkd: children with one disk, a clock that is behind, one source of chance."""
 
 import concurrent.futures
 import time
@@ -12,7 +12,9 @@ from server._server import told
 BEHIND_S = 0.5
 """How far the clock of a child may be off."""
 CHANCE = "(lambda os: os.getrandom(16, os.GRND_NONBLOCK).hex())(__import__('os'))"
-WRITE = "i=0; while [ $i -lt 200 ]; do echo $0 > /tmp/same; [ $(cat /tmp/same) = $0 ] || exit 1; i=$((i+1)); done"
+WRITE = (
+    "i=0; while [ $i -lt 200 ]; do echo $0 > /tmp/same; [ $(cat /tmp/same) = $0 ] || exit 1; i=$((i+1)); done"
+)
 
 
 def evaluated(api: httpx.Client, sandbox: str, code: str) -> str:

@@ -83,7 +83,9 @@ class KnownFork:
         self.encoded = base64.b64decode(told.encoded)
         self.info = told.info
         # What is a child's own is appended: to write all of it anew would take longer than to send it.
-        rest = {name: value for name, value in told.record.items() if name not in {"created", "origin", "ttl"}}
+        rest = {
+            name: value for name, value in told.record.items() if name not in {"created", "origin", "ttl"}
+        }
         origin = {name: value for name, value in told.record["origin"].items() if name != "metadata"}
         self._record = f'{_json(rest)[:-1]},"origin":{_json(origin)[:-1]},"metadata":'
         self.ahead = told.ahead
@@ -415,7 +417,6 @@ class Forking:
         held.known = self._known
         held.told = asked.told or (asked.channel is None and self._known.told)
         self.held[asked.number] = held
-
 
     def _is_kept(self, asked: _Asked, channel: Channel) -> bool:
         """Have core hold the streams of one that is to outlive its session; False where it cannot."""

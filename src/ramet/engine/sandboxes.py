@@ -69,7 +69,6 @@ if TYPE_CHECKING:
         Snapshot,
         SnapshotRequest,
     )
-
     from ramet.store.models import SnapshotInfo
 
     Deliver = Callable[[int, Sandbox, Channel], object]

@@ -79,6 +79,8 @@ def shown_command(argv: Sequence[str]) -> tuple[str, ...]:
 class Sandbox:
     """A sandbox from the request for it until it is forgotten."""
 
+    _told: tuple[tuple[Any, ...], SandboxInfo] | None = None
+
     def __init__(
         self,
         core: Core,
@@ -134,7 +136,6 @@ class Sandbox:
         self.gone = asyncio.Event()
         self.capturing = asyncio.Lock()
         self.on_end: list[Callable[[], object]] = []
-        self._told: tuple[tuple[Any, ...], SandboxInfo] | None = None
         self._ends: list[int] = []
         self._drain: Drain | None = None
         self._users = 0

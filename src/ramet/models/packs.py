@@ -53,4 +53,6 @@ class UnpackRequest:
         """From JSON. Raises InvalidRequest naming the field at fault."""
         only(data, ("path", "name"))
         name = data.get("name")
-        return cls(_path(data.get("path", "")), None if name is None else check_name(check_text(name, "name")))
+        return cls(
+            _path(data.get("path", "")), None if name is None else check_name(check_text(name, "name"))
+        )

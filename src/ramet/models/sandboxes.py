@@ -672,8 +672,8 @@ class ListRequest:
     """Which sandboxes to list: those that live, or `ended` ones as well, that fit all that is given.
 
     `since` is the mark of a list of all that live, and asks for what has changed since then; "" asks for all
-    and a mark. `sandbox` is the id or name of one, `parent` an id or name, `snapshot` the name that they were forked from,
-    `metadata` what must be noted.
+    and a mark. `sandbox` is the id or name of one, `parent` an id or name, `snapshot` the name that they were
+    forked from, `metadata` what must be noted.
     """
 
     ended: bool = False

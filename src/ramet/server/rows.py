@@ -59,4 +59,3 @@ class Rows:
                     self._written[number] = row
             rows.append(row[2])
         return b"[" + b",".join(rows) + b"]"
-
