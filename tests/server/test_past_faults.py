@@ -1,4 +1,4 @@
-"""What went wrong in forkd is looked for here: children with one disk, one clock, one source of chance."""
+"""What went wrong in forkd: children with one disk, a clock that is behind, one source of chance."""
 
 import concurrent.futures
 import time

@@ -1,6 +1,7 @@
-"""A list that is asked for again and again: who has one is told of what is not as it was there.
+"""A list that is asked for again and again: who has one is told of what has changed since.
 
-To tell of a thousand sandboxes takes some 50 ms, which a list that is asked for a second later need not.
+To tell of a thousand sandboxes takes some 50 ms, of which a list that is asked for a second later has no
+need.
 """
 
 from __future__ import annotations

@@ -85,6 +85,7 @@ class Sandbox:
     """Its memory is bounded by its init and not by a cgroup."""
     past_daemon = False
     """A client made or claimed it over a lane, and core knows when that lets go of it."""
+    _told: tuple[tuple[Any, ...], SandboxInfo] | None = None
 
     def __init__(
         self,
@@ -135,7 +136,6 @@ class Sandbox:
         self.gone = asyncio.Event()
         self.capturing = asyncio.Lock()
         self.on_end: list[Callable[[], object]] = []
-        self._told: tuple[tuple[Any, ...], SandboxInfo] | None = None
         self._ends: list[int] = []
         self._drain: Drain | None = None
         self._users = 0

@@ -1,4 +1,4 @@
-"""A snapshot as one file: written whole, made a snapshot by another user's daemon, or refused by name."""
+"""A snapshot as one file: written whole, made a snapshot again elsewhere, or refused by name."""
 
 import os
 

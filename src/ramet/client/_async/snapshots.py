@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from os import PathLike
 
 from ramet.client._async.api import current
 from ramet.client._async.client import AsyncClient
+from ramet.client._start import absolute
 from ramet.errors import InvalidRequest
 from ramet.models.names import check_name, check_text, near
 from ramet.models.packs import PackRequest, UnpackRequest
@@ -56,11 +56,6 @@ async def compact(name: str | Snapshot, *, client: AsyncClient | None = None) ->
     return Snapshot.from_wire(wire)
 
 
-def _absolute(path: str | PathLike[str]) -> str:
-    """The daemon stands in another directory."""
-    return os.path.abspath(os.fspath(path))
-
-
 async def pack(
     name: str | Snapshot, path: str | PathLike[str], *, client: AsyncClient | None = None
 ) -> Snapshot:
@@ -71,7 +66,7 @@ async def pack(
     SnapshotError.
     """
     found = name if isinstance(name, Snapshot) else await get(name, client=client)
-    request = PackRequest.from_wire({"name": found.name, "path": _absolute(path)})
+    request = PackRequest.from_wire({"name": found.name, "path": absolute(path)})
     wire = await (client or current()).ask("snapshot.pack", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
@@ -85,7 +80,7 @@ async def unpack(
     runs as code that its maker wrote. Raises InvalidRequest when the name is taken, SnapshotDamaged,
     SnapshotError; a fork raises SnapshotError where this machine has not what it needs.
     """
-    request = UnpackRequest.from_wire({"path": _absolute(path), "name": name})
+    request = UnpackRequest.from_wire({"path": absolute(path), "name": name})
     wire = await (client or current()).ask("snapshot.unpack", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 

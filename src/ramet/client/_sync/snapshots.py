@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import os
 from os import PathLike
 
+from ramet.client._start import absolute
 from ramet.client._sync.api import current
 from ramet.client._sync.client import Client
 from ramet.errors import InvalidRequest
@@ -57,11 +57,6 @@ def compact(name: str | Snapshot, *, client: Client | None = None) -> Snapshot:
     return Snapshot.from_wire(wire)
 
 
-def _absolute(path: str | PathLike[str]) -> str:
-    """The daemon stands in another directory."""
-    return os.path.abspath(os.fspath(path))
-
-
 def pack(name: str | Snapshot, path: str | PathLike[str], *, client: Client | None = None) -> Snapshot:
     """Have one, or that of a template, in the new file `path`, with all that it builds upon.
 
@@ -70,7 +65,7 @@ def pack(name: str | Snapshot, path: str | PathLike[str], *, client: Client | No
     SnapshotError.
     """
     found = name if isinstance(name, Snapshot) else get(name, client=client)
-    request = PackRequest.from_wire({"name": found.name, "path": _absolute(path)})
+    request = PackRequest.from_wire({"name": found.name, "path": absolute(path)})
     wire = (client or current()).ask("snapshot.pack", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
@@ -82,7 +77,7 @@ def unpack(path: str | PathLike[str], name: str | None = None, *, client: Client
     runs as code that its maker wrote. Raises InvalidRequest when the name is taken, SnapshotDamaged,
     SnapshotError; a fork raises SnapshotError where this machine has not what it needs.
     """
-    request = UnpackRequest.from_wire({"path": _absolute(path), "name": name})
+    request = UnpackRequest.from_wire({"path": absolute(path), "name": name})
     wire = (client or current()).ask("snapshot.unpack", request.to_wire(), patience=COMPACT_PATIENCE_S)
     return Snapshot.from_wire(wire)
 
