@@ -117,8 +117,8 @@ def _quota(limits: Limits) -> int:
 def environment_of(limits: Limits) -> dict[str, str]:
     """Variables by which runtimes learn what they may use, where that is less than they find.
 
-    nproc(1) reads the first. The Java VM looks nowhere else but at mounted cgroups and sysinfo(2), and tells on standard
-    error that it has read its variable.
+    nproc(1) reads the first. The Java VM looks nowhere else but at mounted cgroups and sysinfo(2), and tells
+    on standard error that it has read its variable.
     """
     found = {}
     java = []
