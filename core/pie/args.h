@@ -18,6 +18,7 @@
 #define PIE_FDS_AT_ONCE 128
 #define PIE_SPAWN_FDS 4
 #define PIE_ENTRANCES_MAX 5
+#define PIE_RESOURCES 16
 /* What a stem remembers of an order: its descriptors, and behind them what the order says, and the entrances. */
 enum { PIE_ORDER_NAMESPACES = PIE_SPAWN_FDS, PIE_ORDER_BORN_INSIDE, PIE_ORDER_ENTRANCES, PIE_ORDER_ENTRANCE };
 #define PIE_ORDER_WORDS (PIE_ORDER_ENTRANCE + PIE_ENTRANCES_MAX)
@@ -185,6 +186,7 @@ struct pie_spawn {
   uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
   uint32_t fault; /* as RAMET_TAG_FAULT, of the child */
   uint32_t entrances, born_inside;
+  uint64_t most[PIE_RESOURCES]; /* no resource limit of the child is above */
 };
 
 /* On the status socket of a child, and on the stem's own: step 0 is success. */
@@ -218,7 +220,8 @@ struct pie_args {
   uint64_t own_rseq; /* the stem's own registration, to be undone before its memory goes */
   uint32_t own_rseq_length, own_rseq_signature;
   uint64_t cwd, exe; /* paths, as the child's root has them */
-  uint64_t rlimits[16][2];
+  uint64_t rlimits[PIE_RESOURCES][2];
+  uint64_t most[PIE_RESOURCES]; /* of the order */
   uint64_t itimers[3][4];
   uint64_t asked_features;
   uint32_t umask, personality, no_thp;

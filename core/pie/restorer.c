@@ -616,6 +616,21 @@ restore_limit(struct pie_args *args, int resource)
     pie_fail(args->status, RAMET_STEP_CHILD_STATE, result);
 }
 
+/* Those of its plan, where they are lower than what it had when it was captured. All that it has is there already: threads,
+ * descriptors and memory above a limit stay. */
+PIE_INLINE void
+lower_limits(struct pie_args *args)
+{
+  for (int resource = 0; resource < PIE_RESOURCES; resource++) {
+    uint64_t *limit = args->rlimits[resource], most = args->most[resource];
+    if (limit[1] <= most)
+      continue;
+    limit[0] = limit[0] < most ? limit[0] : most;
+    limit[1] = most;
+    restore_limit(args, resource);
+  }
+}
+
 /* Received descriptors have numbers above the guest's. A guest may have lowered the limits of its memory to what it has,
  * or below: shared memory is to be mapped yet, and prctl(PR_SET_MM_MAP) compares with that of data. Processes that are
  * forked from each other would inherit them all, and could not raise them. */
@@ -1088,6 +1103,8 @@ pie_become(struct pie_args *args)
 
   args->status = first->status;
   args->fault = first->fault;
+  for (int i = 0; i < PIE_RESOURCES; i++)
+    args->most[i] = first->most[i];
   for (int i = 0; i < (int)sizeof args->fd_path; i++)
     args->fd_path[i] = first->fd_path[i];
   child_step(args, RAMET_STEP_CHILD_FAMILY);
@@ -1263,8 +1280,10 @@ pie_finish(struct pie_args *args, struct pie_thread *thread, int first)
   restore_pending(args, thread);
   /* No thread may lose its capabilities before all exist: set_tid needs them. */
   meet(&args->waiting, &args->go);
-  if (first)
+  if (first) {
+    lower_limits(args);
     restore_timers(args);
+  }
   confine_thread(args);
   meet(&args->confined, &args->whole);
   if (first)
@@ -1537,6 +1556,8 @@ pie_receive_order(struct pie_args *args, int socket, uint32_t *spare, int32_t *f
   fds[PIE_ORDER_ENTRANCES] = (int32_t)order.entrances;
   *spare = order.spare;
   args->fault = order.fault;
+  for (int i = 0; i < PIE_RESOURCES; i++)
+    args->most[i] = order.most[i];
   return 0;
 }
 

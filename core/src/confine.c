@@ -120,8 +120,7 @@ step_rlimits(const struct child *child)
   if (plan->command.number && mark_self(plan->command.number) < 0)
     return err_step(child->err, RAMET_STEP_RLIMITS, "mark the command: %s", strerror(errno));
   if (plan->processes) {
-    /* The kernel counts processes per user namespace and uid; init is one of them. */
-    rlim_t most = plan->processes < RLIM_INFINITY ? plan->processes + 1 : RLIM_INFINITY;
+    rlim_t most = plan_rlimit_processes(plan);
     struct rlimit limit = {most, most};
     if (setrlimit(RLIMIT_NPROC, &limit) < 0)
       return err_step(child->err, RAMET_STEP_RLIMITS, "processes: %s", strerror(errno));

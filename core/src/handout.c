@@ -117,7 +117,8 @@ order_child(struct sandbox *sandbox, const struct plan *plan, struct fork_ends *
                              .descriptors = steal_fd(&ends->descriptors),
                              .nursery = steal_fd(&ends->nursery),
                              .entrances = *entrances,
-                             .fault = plan->fault};
+                             .fault = plan->fault,
+                             .plan = plan};
 
   entrances->count = 0;
   struct snapshot *snapshot = snapshot_find(plan->snapshot);

@@ -344,6 +344,12 @@ plan_free(struct plan *plan)
   plan->arena = NULL;
 }
 
+uint64_t
+plan_rlimit_processes(const struct plan *plan)
+{
+  return plan->processes && plan->processes < RLIM_INFINITY ? plan->processes + 1 : RLIM_INFINITY;
+}
+
 /* More processor time than this nobody is held to exactly. */
 #define ESTIMATED_NS 86400000000000u
 

@@ -76,6 +76,8 @@ int plan_decode(struct span payload, enum plan_use use, bool from_core, int fd_c
 /* Builds argv, envp and cwd as C strings; needs memory, so before any step. */
 int plan_strings(struct plan *plan, struct err *err) MUST_CHECK;
 void plan_free(struct plan *plan);
+/* The kernel counts processes per user namespace and uid; init is one of them. RLIM_INFINITY: no limit of ours. */
+uint64_t plan_rlimit_processes(const struct plan *plan);
 /* Whether a fork's first process has to be in the sandbox's own cgroups, where there are any. */
 bool plan_needs_cgroup(const struct plan *plan);
 

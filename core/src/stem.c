@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "../pie/args.h"
@@ -1276,6 +1277,18 @@ spawn_ends_close(struct spawn_ends *ends)
   cgroups_close_entrances(&ends->entrances);
 }
 
+/* By its plan. Hard limits: a guest may have raised its soft ones. */
+static void
+bound_child(uint64_t most[PIE_RESOURCES], const struct plan *plan)
+{
+  for (int i = 0; i < PIE_RESOURCES; i++)
+    most[i] = RLIM_INFINITY;
+  for (int i = 0; i < plan->rlimit_count; i++)
+    if (plan->rlimits[i].resource < PIE_RESOURCES)
+      most[plan->rlimits[i].resource] = plan->rlimits[i].hard;
+  most[RLIMIT_NPROC] = plan_rlimit_processes(plan);
+}
+
 int
 stem_order(int control, int init_pidfd, const struct spawn_ends *ends)
 {
@@ -1285,6 +1298,7 @@ stem_order(int control, int init_pidfd, const struct spawn_ends *ends)
                             .entrances = (uint32_t)ends->entrances.count,
                             .born_inside = ends->entrances.born_inside};
 
+  bound_child(order.most, ends->plan);
   memcpy(fds + PIE_SPAWN_FDS, ends->entrances.fds, sizeof(int) * order.entrances);
   return send_order(control, order, fds);
 }

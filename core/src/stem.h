@@ -40,6 +40,7 @@ struct spawn_ends {
   int status, descriptors, nursery;
   struct cgroup_entrances entrances; /* of the child's cgroups, where it has to be in them */
   enum ramet_step fault;
+  const struct plan *plan; /* whose resource limits the child has, where it had higher ones */
 };
 void spawn_ends_close(struct spawn_ends *ends);
 int stem_order(int control, int init_pidfd, const struct spawn_ends *ends) MUST_CHECK;

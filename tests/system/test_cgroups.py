@@ -145,21 +145,3 @@ def test_cgroups_of_who_was_killed_are_gone_with_the_next_start(own, victims):
     assert after
     own.end()
     assert [group for group in after if os.path.exists(group)] == []
-
-
-def test_without_cgroups_by_choice_the_watcher_holds_memory(own):
-    program = own.program(
-        """
-import ramet
-result = ramet.run("python3 -S -c 'bytearray(1 << 28)'", limits={"memory": "64M"})
-print(result.reason, result.enforced_by["memory"])
-try:
-    ramet.run("true", limits={"cpus": 0.5})
-except ramet.LimitUnsupported as error:
-    print(error.field)
-""",
-        RAMET_CGROUPS="none",
-    )
-    out, err = program.communicate(timeout=50)
-    assert out == b"oom core watcher\nlimits.cpus\n", err
-    assert groups(own.place) == []

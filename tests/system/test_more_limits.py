@@ -3,12 +3,14 @@
 # ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
 
 import os
+from pathlib import Path
 
 import pytest
 
 import ramet
 from ramet.errors import InvalidRequest, LimitUnsupported
-from ramet.native.cgroups import find_place
+from ramet.models.limits import BY_NAME
+from ramet.native.cgroups import NOTE, find_place
 from ramet.native.disks import disks
 
 PLACE = find_place()
@@ -108,6 +110,40 @@ def test_a_fork_begins_its_time_anew_and_has_no_more_than_its_parent():
         with pytest.raises(LimitUnsupported) as caught:
             parent.fork(limits={"cpu_seconds": 101})
         assert caught.value.field == "limits.cpu_seconds"
+
+
+# --- what a fork copies -----------------------------------------------------------------------------------
+
+TWO = """
+import resource, signal
+if (pid := os.fork()): signal.signal(signal.SIGTERM, lambda *_: (os.kill(pid, 9), os._exit(0)))
+else: signal.pause()
+"""
+COPIED = ("processes", "open_files", "file_size", "address_space")
+
+
+@pytest.mark.parametrize("tree", ["", TWO], ids=["one process", "a tree"])
+def test_a_fork_has_lower_limits_of_its_own_of_those_that_live_in_its_processes(tree):
+    own = {"processes": 5, "open_files": 20, "file_size": 4096, "address_space": 1 << 40}
+    source = f"import os, resource\nheld = [os.dup(0) for _ in range(30)]\n{tree}{ANSWER}"
+    look = "[resource.prlimit(pid, getattr(resource, 'RLIMIT_' + name)) for pid in {pids} for name in ('NPROC', 'NOFILE', 'FSIZE', 'AS')]"
+    pids = "{os.getpid(), globals().get('pid') or os.getpid()}"
+    with ramet.Sandbox(command=["python3", "-S", "-c", source]) as parent:
+        before = ask(parent, look.format(pids=pids))
+        with parent.fork(limits=own) as child:
+            expected = [(6, 6), (20, 20), (4096, 4096), (1 << 40, 1 << 40)]
+            assert ask(child, look.format(pids=pids)) == str(expected * (2 if tree else 1))
+            # What was open stays, and a new one has no number left.
+            assert ask(child, "len([os.fstat(fd) for fd in held])") == "30"
+            assert ask(child, "os.dup(0)") == "24"
+            assert child.commands.run("ulimit -n; ulimit -f").stdout.split() == ["20", "8"]
+            with child.fork() as grandchild:
+                assert ask(grandchild, "os.dup(0)") == "24"
+        assert ask(parent, look.format(pids=pids)) == before
+        for name in COPIED:
+            with pytest.raises(LimitUnsupported) as caught:
+                parent.fork(limits={name: BY_NAME[name].default + 1})
+            assert caught.value.field == f"limits.{name}"
 
 
 # --- standing idle ----------------------------------------------------------------------------------------
@@ -272,11 +308,17 @@ import ramet
 source = "import os\\nfd = os.open('/dev/shm/x', 65)\\ntry:\\n while True: os.write(fd, bytes(1 << 20))\\nexcept OSError: input()"
 result = ramet.run(["python3", "-S", "-c", source], limits={"memory": "32M", "shm": "32M"}, timeout=30)
 print(result.reason, result.limit, result.enforced_by["memory"])
-for limits in ({"memory": "32M", "shm": "64M"}, {"shm": 100}, {"io": "1M"}):
+for limits in ({"memory": "32M", "shm": "64M"}, {"shm": 100}, {"io": "1M"}, {"cpus": 0.01}):
     try:
         ramet.run("true", limits=limits)
     except ramet.InvalidRequest as error:
         print(error.field, "in memory" in (error.hint or ""))
+with ramet.Sandbox(command=["cat"]) as parent:
+    for limits in ({"io": "1M"}, {"cpus": 0.01}):
+        try:
+            parent.fork(limits=limits)
+        except ramet.ForkError as error:
+            print([one.field for one in error.errors.values()])
 look = "import re; print(*re.findall('(?m)^(?:MemTotal|MemAvailable): +([0-9]+)', open('/proc/meminfo').read()))"
 words = ["python3", "-S", "-c", f"{look}; held = bytearray(b'x' * (64 << 20)); {look}"]
 total, before, again, after = map(int, ramet.run(words, limits={"memory": "256M"}).stdout.split())
@@ -290,8 +332,12 @@ print(total, again, before - after > 60 << 10)
         "limits.shm False",
         "limits.shm False",
         "limits.io True",
+        "limits.cpus False",
+        "['limits.io']",
+        "['limits.cpus']",
         "262144 262144 True",
     ], err
+    assert not Path(own.place, NOTE).exists()
 
 
 def test_a_wrong_value_is_refused_by_the_field():

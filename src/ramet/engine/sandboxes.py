@@ -39,6 +39,7 @@ from ramet.errors import (
 )
 from ramet.models.commands import FIRST
 from ramet.models.events import NOTE_MAX, Event
+from ramet.models.limits import BY_NAME
 from ramet.models.names import near
 from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest, ForkWay, SandboxList
 from ramet.models.users import ROOT, single_uid_error
@@ -953,14 +954,15 @@ def _check_limits_of(request: ForkRequest, parents: Limits) -> None:
 
 def _check_own(parents: Limits, own: Mapping[str, int | float]) -> None:
     """Refuse more than a copied process can have. Raises LimitUnsupported."""
-    if own.get("cpu_seconds", 0) > parents.cpu_seconds:
-        raise LimitUnsupported(
-            "limit_unsupported",
-            f"limits.cpu_seconds: {own['cpu_seconds']} are more than its parent's, {parents.cpu_seconds}, "
-            "which are a limit of each process that a fork copies",
-            field="limits.cpu_seconds",
-            hint="give the parent more, or the fork as much or less",
-        )
+    for name, value in own.items():
+        if BY_NAME[name].rlimit and value > getattr(parents, name):
+            raise LimitUnsupported(
+                "limit_unsupported",
+                f"limits.{name}: {value} are more than its parent's, {getattr(parents, name)}, "
+                "which are a limit of each process that a fork copies",
+                field=f"limits.{name}",
+                hint="give the parent more, or the fork as much or less",
+            )
 
 
 def _plan_of_children(core: Core, snapshot: int, kernel: KernelRef | None, limits: Limits) -> bytes:

@@ -1,8 +1,8 @@
 """Sandboxes that stay, their forks and their snapshots: what is asked for, and what is told of them.
 
 As in `operations`, requests check themselves on both sides. What a child of a fork has from its parent cannot
-be asked for: its memory, environment, directory and root are the parent's, and so are the limits that live in
-the process (see `FORK_LIMITS`).
+be asked for: its memory, environment, directory and root are the parent's. Of limits that are resource limits
+of a process it can have less than its parent, not more.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
-from ramet.errors import InvalidRequest, LimitUnsupported
+from ramet.errors import InvalidRequest
 from ramet.models.keeping import check_keep_on
-from ramet.models.limits import BY_NAME, Limits, enforced_by, parse_limit, parse_seconds, shown
+from ramet.models.limits import (
+    BY_NAME,
+    Limits,
+    enforced_by,
+    parse_limit,
+    parse_seconds,
+    shown,
+    unsupported_limit,
+)
 from ramet.models.names import check_name, check_text
 from ramet.models.operations import Python, RunEnd, RunRequest
 from ramet.models.results import limit_of
@@ -50,13 +58,6 @@ PAUSED = "paused"
 """What of a snapshot's metadata says that its sandbox was paused: the name that it had."""
 BUILT_IN = {"python": "python", "bash": "bash", "node": "node", "base": "bash"}
 """Names of templates that are made on their first use, and the kernels in them."""
-FORK_LIMITS = (
-    "memory", "cpus", "disk", "inodes", "shm", "io", "cpu_seconds", "wall", "idle", "output",
-)  # fmt: skip
-"""Limits that a child can have otherwise than its parent: those that are not in the copied process.
-
-Each process has ``cpu_seconds`` as a resource limit too: a child can have less than its parent, not more.
-"""
 
 
 def _ttl(value: object, *, detach: bool) -> float | None:
@@ -464,23 +465,12 @@ def _fork_limits(limits: object) -> dict[str, int | float]:
         raise InvalidRequest.of("limits", f"must be a mapping of what differs from the parent's, not {kind}")
     parsed = {}
     for name, value in limits.items():
-        if name not in FORK_LIMITS:
-            _refuse_limit(name)
+        if not isinstance(name, str):
+            raise InvalidRequest.of("limits", f"{name!r} is not the name of a limit")
+        if name not in BY_NAME:
+            raise unsupported_limit(name)
         parsed[name] = parse_limit(BY_NAME[name], value, f"limits.{name}")
     return parsed
-
-
-def _refuse_limit(name: object) -> None:
-    if not isinstance(name, str):
-        raise InvalidRequest.of("limits", f"{name!r} is not the name of a limit")
-    if name not in BY_NAME:
-        Limits(**{name: None})  # refuses it in the words of the table
-    raise LimitUnsupported(
-        "limit_unsupported",
-        f"limits.{name}: lives in the process, so a fork has its parent's",
-        field=f"limits.{name}",
-        hint=f"a fork can have its own: {', '.join(FORK_LIMITS)}",
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
