@@ -130,8 +130,11 @@ class Following:
             raise malformed(error) from None
 
     def begin(self, cursor: tuple[int, int]) -> tuple[int, int]:
-        """`cursor`, where 0 is the first byte that the log has. Raises DaemonLost."""
+        """`cursor`, where 0 is the first byte that the log has. Raises DaemonLost, InvalidRequest."""
         header = self._header()
+        if cursor[0] > header.total(0) or cursor[1] > header.total(1):
+            text = f"{cursor} is more than was written: {(header.total(0), header.total(1))}"
+            raise InvalidRequest.of("cursor", text, hint="a cursor is of one command in one sandbox")
         return cursor[0] or header.begin(0), cursor[1] or header.begin(1)
 
     def take(self, stream: int, size: int = BIG) -> bytes:

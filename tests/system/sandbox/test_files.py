@@ -323,6 +323,35 @@ def test_a_directory_that_replaced_another_hides_what_was_in_it():
     assert found == {"d/new": "added", "d/old": "deleted"}
 
 
+def test_what_comes_with_a_directory_is_told_however_soon_and_once(sandbox, files, place):
+    """The watch of a new directory is always later than that; what stands there by then has no event."""
+    with pytest.raises(ramet.InvalidRequest, match="NUL"):
+        files.watch("a\0b")
+    tree = ["a", "a/b", "a/b/c", "a/b/c/file", "last"]
+    created, ready = [], threading.Event()
+
+    def listen():
+        with ramet.Client() as client:
+            theirs = ramet.Files(ramet.Commands(sandbox.id, client=client))
+            for event in theirs.watch(place, timeout=PATIENCE_S):
+                ready.set()
+                if event.kind == "created" and not event.path.endswith("/knock"):
+                    created.append(event.path.removeprefix(f"{place}/"))
+                if event.path.endswith("/last"):
+                    return
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    while not ready.wait(0.01):
+        files.write(f"{place}/knock", "x")
+    sandbox.commands.run("mkdir -p a/b/c; echo x >a/b/c/file", cwd=place, check=True)
+    while "a/b/c/file" not in created and listener.is_alive():
+        files.stat(place)  # each look takes its time
+    sandbox.commands.run("rm a/b/c/file; echo y >a/b/c/file; echo >last", cwd=place, check=True)
+    listener.join()
+    assert created == [*tree[:4], "a/b/c/file", "last"]
+
+
 def test_what_happens_below_a_directory_is_heard(sandbox, files, place):
     heard, ready = [], threading.Event()
 

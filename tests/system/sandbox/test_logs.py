@@ -43,6 +43,14 @@ def test_a_reader_that_comes_back_goes_on_at_its_cursor_also_after_the_end():
         again.close()
 
 
+def test_a_cursor_of_another_log_is_refused():
+    with ramet.Sandbox(command="echo one; read x") as sandbox:
+        assert sandbox.stdout.readline(PATIENCE_S) == b"one\n"
+        with pytest.raises(ramet.InvalidRequest, match="more than was written") as refused:
+            sandbox.logs(cursor=(5, 0))
+        assert refused.value.field == "cursor"
+
+
 def test_it_is_no_further_command_but_is_signalled_as_one_and_takes_no_input_there():
     with ramet.Sandbox(command="trap 'echo heard; exit 5' USR1; echo ready; read x; read y") as sandbox:
         assert sandbox.stdout.readline(PATIENCE_S) == b"ready\n"

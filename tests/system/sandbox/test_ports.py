@@ -88,3 +88,13 @@ def test_a_dead_sandbox_and_a_port_in_use_are_told():
         assert caught.value.field == "local"
     with pytest.raises(ramet.SandboxEnded):
         made.ports.connect(8000)
+
+
+def test_a_dead_sandbox_is_not_forwarded_to_but_says_of_what_it_died():
+    with ramet.Sandbox(command="read x; exit 3") as made:
+        ports = made.ports
+        ports.forward(8000).close()
+        made.stdin.write("\n")
+        assert made.wait(PATIENCE_S).exit_code == 3
+        with pytest.raises(ramet.SandboxEnded, match="exit code 3"):
+            ports.forward(8000)

@@ -243,7 +243,12 @@ class AsyncCommands:
         used = encoding or self._encoding
         check_output(used, {})
         following, pid = await self._attach(number, changes=False)
-        return AsyncCommand(self, number, pid, following, cursor=following.begin(places), encoding=used)
+        try:
+            places = following.begin(places)
+        except BaseException:
+            following.close()
+            raise
+        return AsyncCommand(self, number, pid, following, cursor=places, encoding=used)
 
     async def kill(self, command: int) -> None:
         """Kill every process of a command, wherever it went, also what it left behind when it ended."""
@@ -420,6 +425,11 @@ class AsyncCommands:
                 raise await self.unknown(error) from None
             self._lane = SandboxLane.from_wire(answer)
         return self._lane
+
+    async def living(self) -> None:
+        """Raises what an operation on it would, when it has ended or never was."""
+        self._lane = None
+        await self.known()
 
     async def _link(self, *, ended: bool = False) -> CoreLink:
         if self._lane is not None:

@@ -412,13 +412,21 @@ class AsyncFiles:
 
     # --- what happens -------------------------------------------------------------------------------------
 
-    async def watch(
+    def watch(
         self, path: Path = ".", *, recursive: bool = True, timeout: float | None = None
     ) -> AsyncIterator[FileEvent]:
         """What happens in a directory, and with `recursive` below it, from the first `next` on.
 
+        What stands in a directory that has come is told as ``created``, however soon it was put there.
+
         Raises WaitTimeout when nothing happens for `timeout` seconds; SandboxEnded when the sandbox ends.
         """
+        check_path(path, "/")
+        return self._watched(path, recursive=recursive, timeout=timeout)
+
+    async def _watched(
+        self, path: Path, *, recursive: bool, timeout: float | None
+    ) -> AsyncIterator[FileEvent]:
         full = await self._path(path)
         link = await self._link()
         places: dict[int, str] = {}
@@ -426,9 +434,9 @@ class AsyncFiles:
         try:
             fd = await self._watch_one(link, full, places)
             if recursive:
-                for one in await self.list(full, depth=0):
-                    if one.is_dir:
-                        await self._watch_below(link, one.path, places)
+                dirs = [one.path for one in await self.list(full) if one.is_dir]
+                await self._watch_below(link, dirs, places)
+            told: set[str] = set()
             with select.epoll() as poller:
                 poller.register(fd, select.EPOLLIN)
                 poller.register(link.sock, select.EPOLLIN)
@@ -440,9 +448,17 @@ class AsyncFiles:
                     if any(number == link.number for number, _ in events):
                         await self._server_gone(link)
                     for event in _read_events(fd, places):
-                        if recursive and event.is_dir and event.kind in {"created", "moved_to"}:
-                            await self._watch_below(link, event.path, places)
+                        if event.kind == "created" and event.path in told:
+                            told.discard(event.path)
+                            continue
                         yield event
+                        told.discard(event.path)
+                        if not (recursive and event.is_dir and event.kind in {"created", "moved_to"}):
+                            continue
+                        for one in await self._watch_below(link, [event.path], places):
+                            if event.kind == "created" and one.path not in told:
+                                told.add(one.path)
+                                yield FileEvent("created", one.path, one.is_dir)
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -455,14 +471,25 @@ class AsyncFiles:
         places[frames.attributes(frame.payload).u32(p.TAG_COMMAND)] = path
         return frame.fds[0] if frame.fds else -1
 
-    async def _watch_below(self, link: FileLink, path: str, places: dict[int, str]) -> None:
-        # It may have gone, or become something else, meanwhile. That no more can be watched is an error.
-        with unless_gone():
-            await self._watch_one(link, path, places)
-            for one in await self.list(path, depth=0):
-                if one.is_dir:
-                    with unless_gone():
-                        await self._watch_one(link, one.path, places)
+    async def _watch_below(
+        self, link: FileLink, directories: Iterable[str], places: dict[int, str]
+    ) -> tuple[FileInfo, ...]:
+        """Watch directories and all below them; what is there.
+
+        Each is looked into when it is watched: what comes later is told by events, and what is in both is
+        the caller's to see.
+        """
+        found: tuple[FileInfo, ...] = ()
+        left = [*directories]
+        while left:
+            here = left.pop()
+            # It may have gone, or become something else, meanwhile. That no more can be watched is an error.
+            with unless_gone():
+                await self._watch_one(link, here, places)
+                inside = await self.list(here)
+                found += inside
+                left += [one.path for one in inside if one.is_dir]
+        return found
 
     async def usage(self) -> Metrics:
         """As `AsyncSandbox.metrics`."""

@@ -37,5 +37,5 @@ class AsyncPorts:
         """
         number = check_port(port)
         chosen = check_port(local, "local", free=True)
-        await self._commands.known()  # says by name what is wrong with the sandbox
+        await self._commands.living()  # says by name what is wrong with the sandbox
         return Forward(self._commands.sandbox, number, (host, chosen), self._commands.beside())

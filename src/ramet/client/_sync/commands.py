@@ -242,7 +242,12 @@ class Commands:
         used = encoding or self._encoding
         check_output(used, {})
         following, pid = self._attach(number, changes=False)
-        return Command(self, number, pid, following, cursor=following.begin(places), encoding=used)
+        try:
+            places = following.begin(places)
+        except BaseException:
+            following.close()
+            raise
+        return Command(self, number, pid, following, cursor=places, encoding=used)
 
     def kill(self, command: int) -> None:
         """Kill every process of a command, wherever it went, also what it left behind when it ended."""
@@ -417,6 +422,11 @@ class Commands:
                 raise self.unknown(error) from None
             self._lane = SandboxLane.from_wire(answer)
         return self._lane
+
+    def living(self) -> None:
+        """Raises what an operation on it would, when it has ended or never was."""
+        self._lane = None
+        self.known()
 
     def _link(self, *, ended: bool = False) -> CoreLink:
         if self._lane is not None:

@@ -38,5 +38,5 @@ class Ports:
         """
         number = check_port(port)
         chosen = check_port(local, "local", free=True)
-        self._commands.known()  # says by name what is wrong with the sandbox
+        self._commands.living()  # says by name what is wrong with the sandbox
         return Forward(self._commands.sandbox, number, (host, chosen), self._commands.beside())
