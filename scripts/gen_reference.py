@@ -35,7 +35,16 @@ it: the same arguments, awaited; `with` is `async with`, `for` is `async for`. T
 # Chapter, and what stands in it.
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "One command": ("run", "CommandResult", "Usage", "Limits"),
-    "Sandboxes": ("Sandbox", "SandboxList", "sandboxes", "SandboxInfo", "Metrics", "Writer", "Reader"),
+    "Sandboxes": (
+        "Sandbox",
+        "SandboxList",
+        "sandboxes",
+        "SandboxInfo",
+        "ForkWay",
+        "Metrics",
+        "Writer",
+        "Reader",
+    ),
     "Commands": ("Commands", "Command", "CommandInfo"),
     "Code": ("Execution", "Result"),
     "Files": ("Files", "FileInfo", "FileEvent", "Change", "Difference", "Process", "ProcessChange"),
@@ -63,6 +72,7 @@ INNER = {
     },
     "Commands": {"ask_core", "known", "unknown", "wait_link", "why_gone"},
     "Event": {"from_wire", "of", "to_wire"},
+    "ForkWay": {"from_wire", "parse"},
     "Files": {"base", "commit_to", "compare", "has_content_of", "infos", "processes", "usage"},
     "Sandbox": {"ask_end", "let_go"},
     "SandboxInfo": {"from_wire", "to_wire"},

@@ -63,6 +63,7 @@ def snapshot_taken() -> bytes:
             frames.u64(p.TAG_CAPTURE_NS, 4_000_000),
             frames.u64(p.TAG_STEM_NS, 2_000_000),
             frames.u32(p.TAG_BY_TWIN, 1),
+            frames.text(p.TAG_WAYS, "2 twin - 0 python\n3 copied has_parent 8192 a name\n"),
         )
     )
 

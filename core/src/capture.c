@@ -337,6 +337,7 @@ answer(struct capture_tree *tree, const struct capture_files *files, int result,
   put_u32(&writer, RAMET_TAG_BY_TWIN, first->parked);
   if (tree->dropped.length)
     put_bytes(&writer, RAMET_TAG_DROPPED, tree->dropped.data, tree->dropped.length);
+  capture_ways(tree, &writer);
   if (first->leaving)
     put_u32(&writer, RAMET_TAG_PID, (uint32_t)first->twin);
   fds[used] = capture_files_index(files, &unkept);

@@ -55,6 +55,15 @@ struct capture_source {
   struct span restarted; /* struct restarted, one after another */
 };
 
+/* Why the memory of a process was not had from a parked twin. */
+enum no_twin {
+  TWIN_NONE = 0,    /* no fork made the sandbox, or its twin was lost */
+  TWIN_REPLACED,    /* the process has called exec since */
+  TWIN_REFUSED,     /* core could not fork it */
+  TWIN_LESS,        /* a fork of it lacks areas that are kept from forks */
+  TWIN_HAS_PARENT,  /* the process is not the sandbox's first: it is born of its parent, with that one's memory */
+};
+
 /* Shared memory that is in the image as the content of a description. */
 struct shared_object {
   uint32_t id;
@@ -81,6 +90,9 @@ struct capture {
   int memory; /* /proc/PID/mem */
   int pidfd;
   int helper, twin; /* 0: none */
+  enum no_twin no_twin; /* why a parked one did not give the memory, when it did not */
+  uint64_t copied; /* bytes of its memory that were copied, or will be into the stem */
+  bool froze; /* it had a twin in the pause, of either kind */
   bool parked; /* the twin is a fork of the parked one: core's, not the tracer's */
   struct tracee twin_thread;
   char *status;
@@ -194,6 +206,9 @@ struct capture_command *capture_command_of(const struct capture_source *source, 
                                            int *stream);
 /* Behind the descriptors: those that go on in a child. */
 int capture_commands(struct capture_tree *tree, struct err *err) MUST_CHECK;
+
+/* capture_ways.c: RAMET_TAG_WAYS. */
+void capture_ways(const struct capture_tree *tree, struct writer *out);
 
 /* Behind a refusal, of something that a process can be without: true, and it is noted, when the caller wants it so. */
 bool capture_drops(struct capture_tree *tree, struct err *err);

@@ -74,6 +74,13 @@ capture_twin_is_whole(const struct capture *capture)
   return size && size == size_of(capture->twin);
 }
 
+static bool
+lacks_twin(struct capture *capture, enum no_twin why)
+{
+  capture->no_twin = why;
+  return false;
+}
+
 /* The parked twin has the same memory unless the guest has called exec since. Core traces it, so core forks it. */
 static bool
 ask_for_parked(struct capture *capture)
@@ -89,8 +96,14 @@ ask_for_parked(struct capture *capture)
   int channel = capture->tree->channel;
   struct pollfd polled = {channel, POLLIN, 0};
 
-  if (!capture->source->twin || capture != capture->tree->processes[0] || !buffer ||
-      syscall(SYS_kcmp, capture->pid, capture->source->twin, KCMP_VM, 0, 0) != 0)
+  if (capture != capture->tree->processes[0])
+    return lacks_twin(capture, TWIN_HAS_PARENT);
+  if (!capture->source->twin)
+    return lacks_twin(capture, TWIN_NONE);
+  if (syscall(SYS_kcmp, capture->pid, capture->source->twin, KCMP_VM, 0, 0) != 0)
+    return lacks_twin(capture, TWIN_REPLACED);
+  lacks_twin(capture, TWIN_REFUSED);
+  if (!buffer)
     return false;
   put_u64(&writer, RAMET_TAG_ADDRESS, capture->syscall_address);
   if (frame_send(channel, RAMET_TRACER_TWIN, 0, &writer, NULL, 0) < 0)
@@ -141,9 +154,12 @@ capture_twin(struct capture *capture, struct err *err)
   long inside = 0, twin_inside;
 
   if (ask_for_parked(capture)) {
-    if (capture_twin_is_whole(capture))
+    if (capture_twin_is_whole(capture)) {
+      capture->froze = true;
       return 0;
+    }
     capture->parked = false;
+    capture->no_twin = TWIN_LESS;
   }
   if (is_small(capture))
     return 0;
@@ -160,6 +176,7 @@ capture_twin(struct capture *capture, struct err *err)
     made = trace_adopt(capture->twin, &capture->twin_thread, err);
   if (reap_helper(capture, inside, made < 0 ? &second : err) < 0)
     return -1;
+  capture->froze = made == 0;
   return made < 0 ? name_limit(capture, err) : 0;
 }
 
@@ -241,6 +258,13 @@ put_record(struct capture *capture, const struct image_run *run, struct err *err
   return 0;
 }
 
+static void
+count_copied(struct capture *capture, uint64_t bytes)
+{
+  capture->copied += bytes;
+  capture->tree->memory_bytes += bytes;
+}
+
 int
 capture_put_run(struct capture *capture, uint64_t start, size_t length, const uint8_t *bytes, struct err *err)
 {
@@ -249,7 +273,7 @@ capture_put_run(struct capture *capture, uint64_t start, size_t length, const ui
 
   if (bytes && write_pages(capture, bytes, length, err) < 0)
     return -1;
-  capture->tree->memory_bytes += bytes ? length : 0;
+  count_copied(capture, bytes ? length : 0);
   return put_record(capture, &run, err);
 }
 
@@ -269,7 +293,7 @@ capture_copy_run(struct capture *capture, int memory, uint64_t start, uint64_t e
 
   if (!leave && copy_run(capture, memory, start, end, err) < 0)
     return -1;
-  capture->tree->memory_bytes += end - start;
+  count_copied(capture, end - start);
   return put_record(capture, &run, err);
 }
 

@@ -228,6 +228,7 @@ snapshot_release(struct snapshot *s)
     return;
   image_free(&s->image);
   writer_free(&s->dropped);
+  writer_free(&s->ways);
   if (s->mapping)
     munmap(s->mapping, s->mapping_length);
   close_fd(&s->description);
@@ -542,6 +543,8 @@ tell_ready(struct snapshot *s)
   put_u32(&writer, RAMET_TAG_BY_TWIN, s->by_twin);
   if (s->dropped.length)
     put_bytes(&writer, RAMET_TAG_DROPPED, s->dropped.data, s->dropped.length);
+  if (s->ways.length)
+    put_bytes(&writer, RAMET_TAG_WAYS, s->ways.data, s->ways.length);
   if (s->session)
     lane_reply(s->session, RAMET_OK, s->request, &writer);
   else

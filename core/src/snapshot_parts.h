@@ -64,7 +64,7 @@ struct snapshot {
   struct order *orders;
   uint64_t asked_at, captured_at;
   uint64_t pause_ns, memory_bytes, file_bytes;
-  struct writer dropped; /* RAMET_TAG_DROPPED */
+  struct writer dropped, ways; /* RAMET_TAG_DROPPED, RAMET_TAG_WAYS */
   bool drop;
   /* what the budget is charged with */
   uint64_t stem_bytes, spare_bytes, pages_bytes, weighed_at;

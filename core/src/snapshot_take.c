@@ -78,6 +78,8 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
   while (attr_next(&walk, &tag, &value, err) > 0) {
     if (tag == RAMET_TAG_DROPPED)
       put_raw(&s->dropped, value);
+    if (tag == RAMET_TAG_WAYS)
+      put_raw(&s->ways, value);
     uint32_t *number = tag == RAMET_TAG_BY_TWIN ? &by_twin
                        : tag == RAMET_TAG_PID   ? &frozen
                        : tag == RAMET_TAG_LAYER ? &flat

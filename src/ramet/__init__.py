@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from ramet.models.results import CommandResult as CommandResult
     from ramet.models.results import Usage as Usage
     from ramet.models.rollouts import Attempt as Attempt
+    from ramet.models.sandboxes import ForkWay as ForkWay
     from ramet.models.sandboxes import Metrics as Metrics
     from ramet.models.sandboxes import SandboxInfo as SandboxInfo
     from ramet.models.sandboxes import Snapshot as Snapshot
@@ -176,7 +177,7 @@ _HOME = {
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),
     "Template": "ramet.models.templates",
     **dict.fromkeys(("CommandResult", "Usage"), "ramet.models.results"),
-    **dict.fromkeys(("Metrics", "SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
+    **dict.fromkeys(("ForkWay", "Metrics", "SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605  the table is the list

@@ -210,6 +210,7 @@ enum ramet_tag {
   RAMET_TAG_CAPTURE_NS = 65, /* u64: from the request to the image */
   RAMET_TAG_STEM_NS = 66, /* u64: from the image to a stem that can be forked */
   RAMET_TAG_BY_TWIN = 67, /* u32: 1 when a parked twin gave the memory, and no page was copied */
+  RAMET_TAG_WAYS = 126, /* text, a line for each process: how its memory came into the snapshot. PROTOCOL.md */
   RAMET_TAG_ADDRESS = 68, /* u64, between tracer and core */
   RAMET_TAG_DROP = 47, /* u32, in SNAPSHOT: 1: what cannot be carried is left out, and told */
   RAMET_TAG_DROPPED = 48, /* text, a line for each: "pid 57 python: fd 9 is a netlink socket" */

@@ -28,7 +28,7 @@ from ramet.errors import RametError
 from ramet.kernels import get, names
 from ramet.models.commands import FIRST
 from ramet.models.limits import without_memory
-from ramet.models.sandboxes import ForkLaneInfo, ForkLaneRequest, SandboxInfo, hostname_of
+from ramet.models.sandboxes import ForkLaneInfo, ForkLaneRequest, ForkWay, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.channels import Channel
@@ -104,6 +104,7 @@ class KnownFork:
             "snapshot": None,
             "pause_ms": found.u64(p.TAG_PAUSE_NS) / 1e6,
             "by_twin": bool(found.u32(p.TAG_BY_TWIN)),
+            "ways": ForkWay.parse(found.text(p.TAG_WAYS)),
             "epoch": source.epoch + 1,
         }
         snapshot = u32(p.TAG_SNAPSHOT, number)

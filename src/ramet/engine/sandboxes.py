@@ -40,7 +40,7 @@ from ramet.errors import (
 from ramet.models.commands import FIRST
 from ramet.models.events import NOTE_MAX, Event
 from ramet.models.names import near
-from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest, SandboxList
+from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest, ForkWay, SandboxList
 from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
@@ -580,6 +580,7 @@ class Sandboxes:
             capture_ms=found.u64(p.TAG_CAPTURE_NS) / 1e6,
             stem_ms=found.u64(p.TAG_STEM_NS) / 1e6,
             by_twin=bool(found.u32(p.TAG_BY_TWIN)),
+            ways=ForkWay.parse(found.text(p.TAG_WAYS)),
             left_out=(*sandbox.origin.dropped, *found.text(p.TAG_DROPPED).splitlines()),
             ground=sandbox.ground,
             created=created,
@@ -937,6 +938,7 @@ def _origin_of_child(image: Image, metadata: Mapping[str, str]) -> Origin:
         image.name,
         pause_ms=image.pause_ms if live else None,
         by_twin=image.by_twin if live else None,
+        ways=image.ways if live else (),
         dropped=image.left_out,
         kernel=image.kernel,
         epoch=image.epoch + 1,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ramet.engine.durable import Archive, Ground
 from ramet.errors import DaemonLost, InvalidRequest, RametError
 from ramet.models.limits import LIMITS, Limits
-from ramet.models.sandboxes import KernelRef, Snapshot
+from ramet.models.sandboxes import ForkWay, KernelRef, Snapshot
 from ramet.native import _protocol as p
 from ramet.native.frames import u32
 
@@ -46,6 +46,7 @@ class Image:
     capture_ms: float
     stem_ms: float
     by_twin: bool
+    ways: tuple[ForkWay, ...]
     left_out: tuple[str, ...]
     ground: Ground
     name: str | None = None
@@ -89,6 +90,7 @@ class Image:
         """What is kept of it on disk beside its content."""
         return {
             **{name: getattr(self, name) for name in _KEPT},
+            "ways": self.ways,
             "limits": {spec.name: getattr(self.limits, spec.name) for spec in LIMITS},
             "beginnings": self.ground.beginnings(),
         }
@@ -107,6 +109,7 @@ class Image:
                 **kept,
                 "command": tuple(kept["command"]),
                 "left_out": tuple(kept["left_out"]),
+                "ways": ForkWay.from_wire(info.metadata.get("ways", ())),
                 "kernel": KernelRef.from_wire(kept["kernel"]),
             },
             core=core,
@@ -138,6 +141,7 @@ def told(info: SnapshotInfo) -> Snapshot:
         capture_ms=kept.get("capture_ms", 0.0),
         stem_ms=kept.get("stem_ms", 0.0),
         by_twin=kept.get("by_twin", False),
+        ways=ForkWay.from_wire(kept.get("ways", ())),
         dropped=tuple(kept.get("left_out", ())),
         kernel=KernelRef.from_wire(kept.get("kernel")),
         metadata=kept.get("notes", {}),
@@ -208,6 +212,7 @@ class Snapshots:
             capture_ms=image.capture_ms,
             stem_ms=image.stem_ms,
             by_twin=image.by_twin,
+            ways=image.ways,
             dropped=image.left_out,
             kernel=image.kernel,
             metadata=image.notes,

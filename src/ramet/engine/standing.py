@@ -17,7 +17,7 @@ from ramet.models.commands import FIRST
 from ramet.models.limits import Limits, without_memory
 from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT
-from ramet.models.sandboxes import KernelRef, SandboxInfo, hostname_of
+from ramet.models.sandboxes import ForkWay, KernelRef, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
 from ramet.native.frames import u32, u64
 
@@ -37,9 +37,8 @@ LOST = RunEnd(137, "lost", None, 0.0, 0.0, 0.0, 0.0, 0, 0, single_uid=True, ling
 class Origin:
     """Where a sandbox comes from, and the process that it began with.
 
-    `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from; `pause_ms`
-    and `by_twin` are of the live fork that made it; `dropped` is what it lacks.
-    `epoch` counts forks from its first ancestor on.
+    `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from;
+    `pause_ms`, `by_twin` and `ways` are of the live fork that made it; `dropped` is what it lacks. `epoch` counts forks from its first ancestor on.
     """
 
     command: tuple[str, ...]
@@ -48,6 +47,7 @@ class Origin:
     snapshot: str | None = None
     pause_ms: float | None = None
     by_twin: bool | None = None
+    ways: tuple[ForkWay, ...] = ()
     dropped: tuple[str, ...] = ()
     kernel: KernelRef | None = None
     epoch: int = 0
@@ -206,6 +206,7 @@ class Sandbox:
             setup_ms=self.setup_ms,
             pause_ms=origin.pause_ms,
             by_twin=origin.by_twin,
+            ways=origin.ways,
             dropped=origin.dropped,
             ended=None if self.end is None else self.ended,
             end=self.end,
@@ -271,7 +272,8 @@ class Sandbox:
             told = data["origin"]
             kernel = KernelRef.from_wire(told["kernel"])
             lists = {name: tuple(told[name]) for name in ("command", "dropped")}
-            origin = Origin(**{**told, **lists, "kernel": kernel})
+            ways = ForkWay.from_wire(told.get("ways", ()))
+            origin = Origin(**{**told, **lists, "kernel": kernel, "ways": ways})
             limits = Limits.of(data["limits"] or None)
             sandbox = cls(
                 core,

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from ramet.errors import InvalidRequest, LimitUnsupported
@@ -747,6 +747,44 @@ class ListRequest:
 # --- what is told -----------------------------------------------------------------------------------------
 
 
+class ForkWay(NamedTuple):
+    """How the memory of one process came into a snapshot, or a live fork.
+
+    `pid` and `name` are as inside. `way` is ``twin``: no page was copied, as the process had a parked twin;
+    ``frozen``: a copy-on-write copy of it was made in the pause, and read after that; ``copied``: it was so
+    small that its pages were copied in the pause. `why` there was no twin: ``no_twin``: the sandbox comes
+    from no fork, or its twin was lost; ``exec``: the process has called exec since; ``unforked``: it has
+    memory that it keeps from its forks; ``failed``: the twin could not be forked; ``has_parent``: it is not
+    the sandbox's first process. `copied_bytes` of its memory were copied.
+    """
+
+    pid: int
+    name: str
+    way: str
+    why: str | None = None
+    copied_bytes: int = 0
+
+    @classmethod
+    def parse(cls, lines: str) -> tuple[Self, ...]:
+        """From what core tells: a line for each. The first `WAYS_KEPT` of them."""
+        # Not splitlines(): names are the guest's, and may hold what that takes for an end.
+        return tuple([cls._of_line(line) for line in lines.split("\n")[:WAYS_KEPT] if line])
+
+    @classmethod
+    def _of_line(cls, line: str) -> Self:
+        pid, way, why, copied, name = line.split(" ", 4)
+        return cls(int(pid), name, way, None if why == "-" else why, int(copied))
+
+    @classmethod
+    def from_wire(cls, data: Iterable[Sequence[Any]]) -> tuple[Self, ...]:
+        """From JSON."""
+        return tuple([cls(*one) for one in data])
+
+
+WAYS_KEPT = 128
+"""Of so many processes it is kept how their memory came along: what is kept of a sandbox has a bound."""
+
+
 def hostname_of(name: str | None, sandbox: str) -> str:
     """What a sandbox is called inside: by its name, else by its id."""
     return name or f"ramet-{sandbox[:8]}"
@@ -759,9 +797,10 @@ class SandboxInfo:
     `pid` is that of its command, inside; `created` and `ended` are seconds since the epoch. `parent` is the
     id of the sandbox that it was forked from, `snapshot` the name of the snapshot, where there was one.
     `setup_ms` counts from the request's arrival in core to the moment when the command ran. `pause_ms` tells
-    how long the parent stood still for the fork, `by_twin` whether that copied no page of its memory; both
-    are None for what was not forked from a running sandbox. `dropped` is what of its ancestors could not be
-    carried and was left out, as was asked: "pid 57 python: fd 9 is a netlink socket".
+    how long the parent stood still for the fork, `by_twin` whether that copied no page of its first
+    process's memory; both are None for what was not forked from a running sandbox. `ways` tells of each of
+    the first 128 processes how its memory came along. `dropped` is what of its ancestors could not be carried
+    and was left out, as was asked: "pid 57 python: fd 9 is a netlink socket".
     `single_uid` is true when only one user id exists
     inside. `end` is how it ended, `note` who ended it, where the command did not. `kernel` tells of one that
     runs code; `epoch` counts the forks from its first ancestor on; `metadata` is what its maker noted of it.
@@ -784,6 +823,7 @@ class SandboxInfo:
     setup_ms: float = 0.0
     pause_ms: float | None = None
     by_twin: bool | None = None
+    ways: tuple[ForkWay, ...] = ()
     dropped: tuple[str, ...] = ()
     ended: float | None = None
     end: RunEnd | None = None
@@ -818,6 +858,7 @@ class SandboxInfo:
         end = data.get("end")
         more = {
             "command": tuple(data["command"]),
+            "ways": ForkWay.from_wire(data.get("ways", ())),
             "dropped": tuple(data.get("dropped", ())),
             "keep_on": tuple(data.get("keep_on", ())),
             "end": None if end is None else RunEnd._make(end),
@@ -857,6 +898,7 @@ class SandboxInfo:
         """As a JSON object for people, with the end by its names."""
         return {
             **self.to_wire(),
+            "ways": [way._asdict() for way in self.ways],
             "enforced_by": dict(self.enforced_by),
             "end": None if self.end is None else self.end._asdict(),
         }
@@ -903,9 +945,9 @@ class Snapshot:
 
     `memory_bytes` and `file_bytes` are what is kept of memory and of written files; `pause_ms` is how long
     the sandbox stood still, `capture_ms` how long it took to write down, `stem_ms` to be ready to be forked;
-    `by_twin` says that no page of memory had to be copied for it; `dropped` what was left
-    out, as was asked. `kernel` is that of the sandbox, `metadata`
-    what was noted of the snapshot.
+    `by_twin` says that no page of its first process's memory had to be copied for it, `ways` how the memory
+    of each of the first 128 processes came along; `dropped` what was left out, as was asked. `kernel` is that
+    of the sandbox, `metadata` what was noted of the snapshot.
     `sandbox` is the id of the one it was taken of, `created` seconds since the epoch. `durable` says whether
     it survives the end of the daemon; then `disk_bytes` is what it takes on disk by itself, and `parent` the
     snapshot that it builds upon. `damage` says what is wrong with one that cannot be read. `status` is
@@ -922,6 +964,7 @@ class Snapshot:
     capture_ms: float = 0.0
     stem_ms: float = 0.0
     by_twin: bool = False
+    ways: tuple[ForkWay, ...] = ()
     dropped: tuple[str, ...] = ()
     kernel: KernelRef | None = None
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -935,10 +978,18 @@ class Snapshot:
         """As JSON."""
         return dataclasses.asdict(self)
 
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON object for people."""
+        return {**self.to_wire(), "ways": [way._asdict() for way in self.ways]}
+
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
-        more = {"kernel": KernelRef.from_wire(data.get("kernel")), "dropped": tuple(data.get("dropped", ()))}
+        more = {
+            "kernel": KernelRef.from_wire(data.get("kernel")),
+            "ways": ForkWay.from_wire(data.get("ways", ())),
+            "dropped": tuple(data.get("dropped", ())),
+        }
         return cls(**{**data, **more})
 
 

@@ -174,6 +174,7 @@ TAG_PROCESS_COUNT = 64
 TAG_CAPTURE_NS = 65
 TAG_STEM_NS = 66
 TAG_BY_TWIN = 67
+TAG_WAYS = 126
 TAG_ADDRESS = 68
 TAG_DROP = 47
 TAG_DROPPED = 48
@@ -620,6 +621,7 @@ TAG_NAMES = MappingProxyType(
         65: "capture_ns",
         66: "stem_ns",
         67: "by_twin",
+        126: "ways",
         68: "address",
         47: "drop",
         48: "dropped",

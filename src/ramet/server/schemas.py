@@ -91,6 +91,16 @@ class ForkRequest(Asked):
     on_error: Literal["end", "keep"] = "keep"
 
 
+class ForkWay(BaseModel):
+    """How the memory of one process came along."""
+
+    pid: int
+    name: str
+    way: str
+    why: str | None
+    copied_bytes: int
+
+
 class SandboxInfo(BaseModel):
     """One sandbox."""
 
@@ -116,6 +126,7 @@ class SandboxInfo(BaseModel):
     pause_ms: float | None = None
     setup_ms: float = 0.0
     single_uid: bool = True
+    ways: list[ForkWay] = []
     dropped: list[str] = []
     command: list[str] = []
     ended: float | None = None

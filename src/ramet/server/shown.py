@@ -53,6 +53,7 @@ def sandbox(tenant: Tenant, info: SandboxInfo) -> dict[str, Any]:
         "pause_ms": info.pause_ms,
         "setup_ms": info.setup_ms,
         "single_uid": info.single_uid,
+        "ways": [way._asdict() for way in info.ways],
         "dropped": list(info.dropped),
         "command": list(info.command),
         "ended": info.ended,
@@ -92,6 +93,7 @@ def snapshot(one: Snapshot, *, public: bool = False) -> dict[str, Any]:
         "durable": one.durable,
         "kernel": one.kernel and one.kernel.name,
         "template": Template.from_snapshot(one) is not None,
+        "ways": [way._asdict() for way in one.ways] or None,
         "dropped": list(one.dropped) or None,
         "public": public or None,
     }

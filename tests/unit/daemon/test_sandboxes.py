@@ -325,6 +325,9 @@ def test_a_fork_is_a_snapshot_children_of_it_and_its_end(daemon, make):
         assert {(child.pid, child.info.pause_ms, child.info.by_twin) for child in children} == {
             (2, 1.5, True)
         }
+        assert {child.info.ways for child in children} == {
+            ((2, "python", "twin", None, 0), (3, "a name", "copied", "has_parent", 8192))
+        }
     assert daemon.core.standing == {int(parent.id, 16)}
 
 
@@ -570,6 +573,10 @@ def test_a_snapshot_is_kept_by_name_and_forked_later(daemon, client, make):
     assert (point.name, point.sandbox, point.pause_ms) == ("before-risk", parent.id, 1.5)
     assert (point.memory_bytes, point.file_bytes, point.processes) == (5_000_000, 7000, 1)
     assert (point.capture_ms, point.stem_ms, point.by_twin) == (4.0, 2.0, True)
+    assert [(way.pid, way.way, way.why) for way in point.ways] == [
+        (2, "twin", None),
+        (3, "copied", "has_parent"),
+    ]
     assert point.durable
     assert ramet.snapshots.list(client=client) == (point,)
     parent.close()

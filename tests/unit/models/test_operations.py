@@ -26,7 +26,15 @@ from ramet.models.operations import (
     RunEnd,
     RunRequest,
 )
-from ramet.models.sandboxes import ForkLaneInfo, ForkReport, SandboxInfo, SandboxList, Snapshot, SnapshotList
+from ramet.models.sandboxes import (
+    ForkLaneInfo,
+    ForkReport,
+    ForkWay,
+    SandboxInfo,
+    SandboxList,
+    Snapshot,
+    SnapshotList,
+)
 
 
 def across_the_wire(request):
@@ -146,10 +154,11 @@ def test_an_operation_without_arguments_refuses_any():
 def sandbox_results():
     end = RunEnd(3, "exit", None, 1.5, 0.5, 1.0, 2.0, 3, 4, single_uid=True, lingering=False)
     running = SandboxInfo(
-        "abc", "web", "running", 2, ("a", "b"), 1.5, parent="def", pause_ms=1.5, by_twin=True
-    )
+        "abc", "web", "running", 2, ("a", "b"), 1.5, parent="def", pause_ms=1.5, by_twin=True,
+        ways=ForkWay.parse("2 twin - 0 a name\n3 copied has_parent 4096 \n"),
+    )  # fmt: skip
     ended = SandboxInfo("abc", None, "ended", 2, ("a",), 1.5, ended=2.5, end=end, note="by request", ttl=3.0)
-    point = Snapshot("point", "abc", 1.5, 0.5, 4096, 0, stem_ms=1.5)
+    point = Snapshot("point", "abc", 1.5, 0.5, 4096, 0, stem_ms=1.5, ways=running.ways)
     return {
         "sandbox.create": running,
         "sandbox.fork": ForkReport(1.5, 4096, 0, by_twin=False, errors=((3, {"code": "busy"}),)),
@@ -171,6 +180,12 @@ def sandbox_results():
         "snapshot.unpack": point,
         "snapshot.remove": point,
     }
+
+
+def test_no_name_of_a_process_is_taken_for_more_than_a_name():
+    names = ["", "two words", "\u2028\x85", "9 twin - 0 x"]
+    ways = ForkWay.parse("".join([f"{pid} frozen exec 8192 {name}\n" for pid, name in enumerate(names)]))
+    assert ways == tuple([(pid, name, "frozen", "exec", 8192) for pid, name in enumerate(names)])
 
 
 def test_every_result_of_the_table_arrives_as_it_left():

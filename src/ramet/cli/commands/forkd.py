@@ -127,7 +127,7 @@ def rmi(
     removed: list[Snapshot] = []
     failed = each(tags, lambda tag: _remove(tag, removed, cascade=cascade, force=force))
     if as_json:
-        print(json.dumps({"snapshots": [one.to_wire() for one in removed]}))
+        print(json.dumps({"snapshots": [one.to_dict() for one in removed]}))
     if failed is not None:
         raise failed
     return 0

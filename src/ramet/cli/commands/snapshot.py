@@ -31,7 +31,7 @@ def create(
     wanted = check_on_unsupported(on_unsupported)
     taken = sandboxes.snapshot(sandbox, name, on_unsupported=wanted)
     if as_json:
-        print(json.dumps(taken.to_wire()))
+        print(json.dumps(taken.to_dict()))
     else:
         kept = f"{size(taken.memory_bytes)} of memory and {size(taken.file_bytes)} of files"
         print(f"{taken.name}: {kept}; the sandbox stood still for {taken.pause_ms:.1f} ms")
@@ -96,7 +96,7 @@ def ls(as_json: bool = JSON) -> int:
 
     found = snapshots.list()
     if as_json:
-        print(json.dumps({"snapshots": [one.to_wire() for one in found]}))
+        print(json.dumps({"snapshots": [one.to_dict() for one in found]}))
     elif found:
         from ramet.cli.render import age, size, table
 
@@ -127,7 +127,7 @@ def rm(
     removed: list[Snapshot] = []
     failed = each(names, lambda name: removed.append(snapshots.remove(name)))
     if as_json:
-        print(json.dumps({"snapshots": [one.to_wire() for one in removed]}))
+        print(json.dumps({"snapshots": [one.to_dict() for one in removed]}))
     if failed is not None:
         raise failed
     return 0
