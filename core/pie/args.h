@@ -34,6 +34,17 @@ struct pie_fill {
   uint64_t address, length, offset;
 };
 
+/* Memory of another process, which the stem keeps for it in the deposit: deposit.h. */
+struct pie_store {
+  uint64_t address, length;
+  uint64_t offset; /* in the page file, or PIE_HUGE; with a path in that file */
+  uint64_t path;   /* of the memory of a frozen copy; or 0 */
+};
+/* And its move to where the process has it. */
+struct pie_take {
+  uint64_t from, length, to;
+};
+
 /* As the offset of a fill: */
 #define PIE_GUARD UINT64_MAX         /* guard pages */
 #define PIE_FROZEN (UINT64_MAX - 1)  /* the same addresses of the frozen copy */
@@ -144,13 +155,14 @@ struct pie_node {
   uint32_t exit_signal, status; /* status: of a zombie; of a process that is stopped, as in image_process */
   uint64_t args; /* of a process */
   char name[16]; /* of a zombie */
+  uint32_t first_heir, heir_count; /* in `heirs`: those below it, and itself, that have something in the deposit */
 };
 
 /* Towards the terminal that controls its session. Who is born later in that inherits it. */
 enum pie_control {
-  PIE_NO_TERMINAL = 0,  /* there is none, or it is inherited */
-  PIE_TAKES = 1,        /* it leads the session */
-  PIE_GIVES_UP = 2,     /* it has none, though its session has */
+  PIE_NO_TERMINAL = 0, /* there is none, or it is inherited */
+  PIE_TAKES = 1, /* it leads the session */
+  PIE_GIVES_UP = 2, /* it has none, though its session has */
 };
 
 /* A page that all of them share until they run on. What is left counts down; then the gate opens. */
@@ -170,7 +182,7 @@ struct pie_shared {
 struct pie_spawn {
   uint32_t spare;
   uint32_t namespaces; /* CLONE_NEW*: of init, to be entered by the child */
-  uint32_t fault;      /* as RAMET_TAG_FAULT, of the child */
+  uint32_t fault; /* as RAMET_TAG_FAULT, of the child */
   uint32_t entrances, born_inside;
 };
 
@@ -183,19 +195,19 @@ struct pie_status {
 struct pie_args {
   uint64_t region, region_length;
   uint64_t own, own_end; /* this process's part of the region */
-  int32_t control;      /* the stem's socket */
-  int32_t pages;        /* the page file */
-  int32_t own_pidns;    /* the stem's own pid namespace */
-  int32_t frozen;       /* the memory of the source's frozen copy; or -1 */
-  int32_t first_free;   /* one above the guest's highest descriptor */
-  int32_t passage_tid;  /* of the process between stem and child */
+  int32_t control; /* the stem's socket */
+  int32_t pages; /* the page file */
+  int32_t own_pidns; /* the stem's own pid namespace */
+  int32_t frozen; /* the memory of the source's frozen copy; or -1 */
+  int32_t first_free; /* one above the guest's highest descriptor */
+  int32_t passage_tid; /* of the process between stem and child */
   uint32_t passage_leads; /* it opens the child's session */
   uint32_t move_count, map_count, fill_count, protect_count, signal_count, thread_count, fd_count, epoll_count,
       pending_count, description_count, late_count, advice_count, timer_count, scheduling_count, lock_count, zero3;
   uint64_t maps, fills, protects, signals, threads, fds, epolls, pending; /* addresses of the tables */
   uint64_t timers, schedulings, locks;
   uint64_t late_table, advice_table; /* what children do with their memory, and a stem must not */
-  uint64_t hot;                      /* struct pie_range, PIE_HOT_MAX */
+  uint64_t hot; /* struct pie_range, PIE_HOT_MAX */
   uint64_t kept; /* struct pie_range, in order: what it keeps of the memory that it is born with */
   uint32_t kept_count;
   uint32_t leaves_late; /* behind the births of its own children, who keep some */
@@ -217,7 +229,11 @@ struct pie_args {
   uint32_t node_count, node;
   uint32_t death_signal, subreaper;
   uint32_t control_kind, terminal; /* enum pie_control; place of a slave among the received ones */
-  int32_t foreground, zero4;       /* the group that is in the foreground; 0: the leader's own */
+  int32_t foreground, zero4; /* the group that is in the foreground; 0: the leader's own */
+  /* the deposit, which stands behind the region, and this process's part of it */
+  uint64_t deposit, deposit_length, part, part_length;
+  uint64_t stores, takes, heirs; /* heirs: uint32_t, places of nodes */
+  uint32_t store_count, take_count;
   /* of a child, at work */
   volatile uint32_t waiting, go, confined, whole, leave;
   /* of a stem that was forked from a twin: what its memory still holds of the restorer before */

@@ -156,7 +156,7 @@ pie_leave_old_memory(struct pie_args *args)
     if (at < 0 && at > -4096)
       pie_fail_memory(args, RAMET_STEP_STEM_UNMAP, at);
   }
-  uint64_t end = args->region + args->region_length;
+  uint64_t end = args->deposit + args->deposit_length;
   long low = unmap_between(args, 0x10000, args->region);
   long high = unmap_between(args, end, ADDRESS_END);
   if (low < 0 || high < 0)
@@ -263,6 +263,72 @@ pie_fill_memory(struct pie_args *args)
     default:
       fill_pages(args, first_of(args)->pages, fill->address, fill->length, fill->offset);
     }
+}
+
+/* ---- the deposit ------------------------------------------------------------------------------------------------ */
+
+PIE_INLINE void
+fill_part(struct pie_args *args, struct pie_args *of)
+{
+  struct pie_store *store = (struct pie_store *)of->stores;
+
+  for (uint32_t i = 0; i < of->store_count; i++, store++)
+    if (store->offset == PIE_HUGE) {
+      struct pie_fill huge;
+      huge.address = store->address;
+      huge.length = store->length;
+      make_huge(&huge);
+    } else {
+      fill_pages(args, args->pages, store->address, store->length, store->offset);
+    }
+}
+
+/* Of the stem, which has its own memory by then. */
+PIE_CODE static __attribute__((noinline)) void
+pie_fill_deposit(struct pie_args *args)
+{
+  struct pie_node *node = (struct pie_node *)args->nodes;
+
+  if (!args->deposit_length)
+    return;
+  long at = SYS6(SYS_mmap, args->deposit, args->deposit_length, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if ((uint64_t)at != args->deposit)
+    pie_fail_memory(args, RAMET_STEP_STEM_MAP, at);
+  for (uint32_t i = 1; i < args->node_count; i++)
+    if (node[i].args)
+      fill_part(args, (struct pie_args *)node[i].args);
+}
+
+/* Behind its births, before which it was kept from its children. */
+PIE_CODE static __attribute__((noinline)) void
+pie_take_part(struct pie_args *args)
+{
+  struct pie_take *take = (struct pie_take *)args->takes;
+
+  if (args->part_length)
+    SYS3(SYS_madvise, args->part, args->part_length, MADV_DOFORK);
+  for (uint32_t i = 0; i < args->take_count; i++, take++) {
+    long at = SYS5(SYS_mremap, take->from, take->length, take->length, MREMAP_MAYMOVE | MREMAP_FIXED, take->to);
+    if ((uint64_t)at != take->to)
+      pie_fail_memory(args, RAMET_STEP_STEM_MAP, at);
+  }
+}
+
+/* What is for a child that is about to be born, and for those that are born of that. */
+PIE_INLINE void
+pass_on(struct pie_args *args, struct pie_node *child, int away)
+{
+  struct pie_node *nodes = (struct pie_node *)args->nodes;
+  uint32_t *heir = (uint32_t *)args->heirs + child->first_heir;
+
+  for (uint32_t i = 0; i < child->heir_count; i++, heir++) {
+    struct pie_args *own = (struct pie_args *)nodes[*heir].args;
+    if (away)
+      SYS2(SYS_munmap, own->part, own->part_length);
+    else
+      SYS3(SYS_madvise, own->part, own->part_length, MADV_DOFORK);
+  }
 }
 
 PIE_INLINE long
@@ -878,9 +944,11 @@ pie_give_birth(struct pie_args *args, uint32_t self, uint32_t early)
     clone.exit_signal = node->exit_signal;
     clone.set_tid = (uint64_t)&tid;
     clone.set_tid_size = 1;
+    pass_on(args, node, 0);
     long result = SYS2(SYS_clone3, &clone, sizeof clone);
     if (result == 0)
       pie_born(args, i);
+    pass_on(args, node, 1);
     if (result < 0)
       pie_fail(args->status, RAMET_STEP_CHILD_CLONE, result);
   }
@@ -924,6 +992,9 @@ lead(struct pie_args *args, uint32_t self)
   struct pie_node *node = node_at(args, self);
   long result = 0;
 
+  /* Nobody is born with what is another's: to copy its tables of pages would take longer than all else. */
+  if (args->deposit_length)
+    SYS3(SYS_madvise, args->deposit, args->deposit_length, MADV_DONTFORK);
   pie_give_birth(args, self, 1);
   /* The first has done it. */
   if (node->session == node->pid)
@@ -1016,6 +1087,7 @@ pie_become(struct pie_args *args)
   if (args->leaves_late)
     pie_leave_old_memory(args);
   pie_map_memory(args);
+  pie_take_part(args);
   pie_fill_memory(args);
   pie_protect_memory(args);
   pie_describe_memory(args);
@@ -1169,7 +1241,7 @@ give_region_back(struct pie_args *args)
 
   if (args->node)
     SYS2(SYS_munmap, code_end, args->own - code_end);
-  SYS2(SYS_munmap, args->own_end, args->region + args->region_length - args->own_end);
+  SYS2(SYS_munmap, args->own_end, args->deposit + args->deposit_length - args->own_end);
 }
 
 PIE_CODE static __attribute__((noinline, noreturn)) void
@@ -1550,6 +1622,7 @@ pie_adopted(struct pie_args *args)
   args->own_pidns = TWIN_PIDNS;
   keep_descriptors(args);
   stem_step(args, RAMET_STEP_STEM_ADOPT);
+  pie_fill_deposit(args);
   pie_serve(args);
 }
 
@@ -1565,5 +1638,6 @@ pie_stem(struct pie_args *args)
   pie_protect_memory(args);
   pie_describe_memory(args);
   keep_descriptors(args);
+  pie_fill_deposit(args);
   pie_serve(args);
 }

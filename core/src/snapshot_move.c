@@ -11,6 +11,7 @@
 
 #include "capture.h"
 #include "control.h"
+#include "deposit.h"
 #include "filters.h"
 #include "log.h"
 #include "mounts.h"
@@ -112,7 +113,8 @@ snapshot_write_out(struct snapshot *s, struct err *err)
                                  .image = &s->image,
                                  .original = {s->mapping, (uint32_t)s->mapping_length},
                                  .region_start = s->region_start,
-                                 .region_end = s->region_start + s->region_length,
+                                 .region_end =
+                                     deposit_start(s->region_start, s->region_length) + deposit_length(&s->image),
                                  .pages = s->pages,
                                  .directory = snapshot_memory_directory()};
   cleanup_fd int theirs = -1;

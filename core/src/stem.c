@@ -13,6 +13,7 @@
 
 #include "../pie/args.h"
 #include "births.h"
+#include "deposit.h"
 #include "log.h"
 #include "procfs.h"
 #include "syscalls.h"
@@ -23,6 +24,7 @@
 #define PARKING_BYTES (1u << 20)
 #define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP)
 #define HUGE_PAGE ((uint64_t)2 << 20)
+#define FROZEN_PATH "/proc/2147483647/mem"
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08 /* Linux 6.11 */
 #endif
@@ -40,6 +42,7 @@ struct builder {
   struct pie_args *args, *first; /* of the process, of the first */
   uint64_t next;          /* where the next process's part begins */
   uint8_t *at, *end; /* free part of the tables */
+  uint64_t deposited; /* so far */
   bool *late;        /* which processes have the memory that they are born with when their children are */
   struct err *err;
 };
@@ -111,7 +114,7 @@ inherited_runs(const struct process_image *p)
 static uint64_t
 process_tables_length(const struct process_image *p)
 {
-  uint64_t paths = 0, inherited = inherited_runs(p);
+  uint64_t paths = sizeof FROZEN_PATH + 16, inherited = inherited_runs(p);
 
   for (uint32_t i = 0; i < p->mapping_count; i++)
     paths += p->paths[i].length + 17;
@@ -119,7 +122,8 @@ process_tables_length(const struct process_image *p)
              (sizeof(struct pie_map) + (ADVICE_KINDS + LATE_ADVICE_KINDS) * sizeof(struct pie_protect) +
               sizeof(struct pie_late)) +
          inherited * (sizeof(struct pie_map) + sizeof(struct pie_range)) +
-         2 * (p->run_count + inherited) * sizeof(struct pie_fill) + p->signal_count * sizeof(struct pie_signal) +
+         2 * (p->run_count + inherited) * sizeof(struct pie_fill) + 2 * p->run_count * sizeof(struct pie_store) +
+         p->mapping_count * sizeof(struct pie_take) + p->signal_count * sizeof(struct pie_signal) +
          p->fd_count * sizeof(struct pie_fd) + (p->pending_count + 1) * sizeof(struct pie_pending) +
          p->lock_count * sizeof(struct pie_lock) + p->timer_count * sizeof(struct pie_timer) +
          p->scheduling_count * sizeof(struct pie_scheduling) + paths + p->cwd.length + p->auxv.length + 4096;
@@ -130,7 +134,7 @@ tables_length(const struct image *image, struct span filter)
 {
   uint64_t length =
       filter.length + 4096 + image->epoll_count * sizeof(struct pie_epoll) +
-      image->description_count * sizeof(int32_t) + image->process_count +
+      image->description_count * sizeof(int32_t) + image->process_count * (sizeof(uint32_t) + 1) +
       (uint64_t)(image->process_count + image->zombie_count) * BIRTHS_FOR_EACH * sizeof(struct pie_node);
 
   for (uint32_t i = 0; i < image->process_count; i++)
@@ -175,7 +179,7 @@ int
 stem_find_region(const struct image *image, uint64_t avoid_start, uint64_t avoid_end, uint64_t *start,
                  uint64_t *length, struct err *err)
 {
-  const uint64_t step = (uint64_t)1 << 36;
+  const uint64_t step = (uint64_t)1 << 36, deposit = deposit_length(image);
   struct procmaps own;
   const struct span longest_filter = {NULL, RAMET_FILTER_BYTES_MAX};
 
@@ -184,10 +188,11 @@ stem_find_region(const struct image *image, uint64_t avoid_start, uint64_t avoid
   if (procfs_maps(getpid(), &own, RAMET_STEP_STEM_REGION, err) < 0)
     return -1;
   *start = 0;
-  for (uint64_t at = (uint64_t)1 << 44; at < (uint64_t)0x7e << 40 && !*start; at += step)
-    if (!overlaps_guest(image, at, at + *length) && !overlaps_own(&own, at, at + *length) &&
-        (at >= avoid_end || at + *length <= avoid_start))
+  for (uint64_t at = (uint64_t)1 << 44; at < (uint64_t)0x7e << 40 && !*start; at += step) {
+    uint64_t end = deposit_start(at, *length) + deposit;
+    if (!overlaps_guest(image, at, end) && !overlaps_own(&own, at, end) && (at >= avoid_end || end <= avoid_start))
       *start = at;
+  }
   procfs_maps_free(&own);
   if (*start)
     return 0;
@@ -394,6 +399,19 @@ add_clears(struct builder *b, uint32_t m, const struct pie_range *kept)
     add_fill(b, kept->start, end, PIE_OPEN);
 }
 
+/* What is kept in the deposit, at `place`, is moved from there as one piece: it stays one mapping. */
+static void
+add_take(struct builder *b, uint32_t i, uint64_t place)
+{
+  const struct image_mapping *mapping = &b->process->mappings[i];
+  struct pie_take *takes = (struct pie_take *)(uintptr_t)b->args->takes;
+
+  takes[b->args->take_count++] = (struct pie_take){place, mapping->end - mapping->start, mapping->start};
+  if (mapping->protection != (PROT_READ | PROT_WRITE))
+    add_protect(b->args->protects, &b->args->protect_count, mapping, PIE_PROTECT);
+  add_advice(b, mapping);
+}
+
 static int
 add_mapping(struct builder *b, uint32_t i, struct opened *last)
 {
@@ -424,17 +442,50 @@ add_mapping(struct builder *b, uint32_t i, struct opened *last)
   return 0;
 }
 
-/* Whole huge pages of what will be filled. Memory with other rights of its own stays as it was. */
-static void
-add_huge(struct builder *b, const struct image_mapping *mapping, uint64_t start, uint64_t end)
+/* Whether there are whole huge pages in what will be filled. Memory with other rights of its own stays as it was. */
+static bool
+find_huge(const struct builder *b, const struct image_mapping *mapping, uint64_t *start, uint64_t *end)
 {
   const uint32_t never = IMAGE_GROWS_DOWN | IMAGE_NO_HUGE | IMAGE_DROPPABLE | IMAGE_MERGEABLE;
 
-  start = (start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
-  end &= ~(HUGE_PAGE - 1);
-  if (start < end && is_first(b) && mapping->backing == IMAGE_ANONYMOUS && !(mapping->flags & never) &&
-      !b->process->process.no_thp)
+  *start = (*start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+  *end &= ~(HUGE_PAGE - 1);
+  return *start < *end && mapping->backing == IMAGE_ANONYMOUS && !(mapping->flags & never) &&
+         !b->process->process.no_thp;
+}
+
+static void
+add_huge(struct builder *b, const struct image_mapping *mapping, uint64_t start, uint64_t end)
+{
+  if (is_first(b) && find_huge(b, mapping, &start, &end))
     add_fill(b, start, end, PIE_HUGE);
+}
+
+/* `place`: of the mapping, in the deposit. */
+static void
+add_store(struct builder *b, uint32_t m, const struct image_run *run, uint64_t place)
+{
+  const struct image_mapping *mapping = &b->process->mappings[m];
+  struct pie_store *stores = (struct pie_store *)(uintptr_t)b->args->stores;
+  uint64_t start = run->address, end = run->address + run->length, away = place - mapping->start;
+
+  if (find_huge(b, mapping, &start, &end))
+    stores[b->args->store_count++] =
+        (struct pie_store){.address = start + away, .length = end - start, .offset = PIE_HUGE};
+  stores[b->args->store_count++] =
+      (struct pie_store){.address = run->address + away, .length = run->length, .offset = run->offset};
+}
+
+static void
+add_stores(struct builder *b, uint32_t m, uint64_t place)
+{
+  const struct process_image *p = b->process;
+
+  for (uint32_t i = p->first_run[m]; i < p->first_run[m + 1]; i++)
+    if (p->runs[i].offset == IMAGE_GUARD)
+      add_fill(b, p->runs[i].address, p->runs[i].address + p->runs[i].length, PIE_GUARD);
+    else
+      add_store(b, m, &p->runs[i], place);
 }
 
 static void
@@ -482,12 +533,22 @@ build_memory(struct builder *b)
   build_kept(b);
   table(b, (p->mapping_count + inherited) * sizeof(struct pie_map), &b->args->maps);
   table(b, p->mapping_count * ADVICE_KINDS * sizeof(struct pie_protect), &b->args->protects);
-  for (uint32_t i = 0; i < p->mapping_count; i++)
+  table(b, 2 * (p->run_count + inherited) * sizeof(struct pie_fill), &b->args->fills);
+  table(b, 2 * p->run_count * sizeof(struct pie_store), &b->args->stores);
+  table(b, p->mapping_count * sizeof(struct pie_take), &b->args->takes);
+  b->args->part = b->args->deposit + b->deposited;
+  for (uint32_t i = 0; i < p->mapping_count; i++) {
+    uint64_t place = is_first(b) ? 0 : deposit_place(&p->mappings[i], &b->deposited);
+    if (place && deposit_keeps(p, i)) {
+      add_take(b, i, b->args->deposit + place);
+      add_stores(b, i, b->args->deposit + place);
+      continue;
+    }
     if (add_mapping(b, i, &last) < 0)
       return -1;
-  table(b, 2 * (p->run_count + inherited) * sizeof(struct pie_fill), &b->args->fills);
-  for (uint32_t i = 0; i < p->mapping_count; i++)
     add_fills(b, i);
+  }
+  b->args->part_length = b->args->take_count ? b->args->deposit + b->deposited - b->args->part : 0;
   return open_frozen(b);
 }
 
@@ -880,6 +941,9 @@ open_part(struct builder *b, const struct process_image *process)
   b->args->passage_leads = b->births.passage_leads;
   b->args->filter_length = (int32_t)(b->plan->filter.length / 8);
   b->args->shared = region + region_length - PARKING_BYTES - IMAGE_PAGE;
+  b->args->deposit = deposit_start(region, region_length);
+  b->args->deposit_length = is_first(b) ? deposit_length(b->plan->image) : b->first->deposit_length;
+  b->args->heirs = b->first->heirs;
   /* At the end of the parking place, whose beginning alone is ever used. */
   b->args->hot = region + region_length - PIE_HOT_MAX * sizeof(struct pie_range);
 }
@@ -938,6 +1002,7 @@ static void
 build_common(struct builder *b)
 {
   build_nodes(b);
+  table(b, b->plan->image->process_count * sizeof(uint32_t), &b->args->heirs);
   table(b, b->plan->image->description_count * sizeof(int32_t), &b->args->received);
   copy_table(b, b->plan->filter.data, b->plan->filter.length, &b->args->filter);
 }
@@ -969,11 +1034,28 @@ find_born_in(const struct builder *b, int at)
   return &b->plan->image->processes[at];
 }
 
+/* Of the node and of those below it, which its parent passes on to it. */
+static void
+find_heirs(struct builder *b, int at, uint32_t *count)
+{
+  struct pie_node *nodes = (struct pie_node *)(uintptr_t)b->first->nodes;
+  uint32_t *heirs = (uint32_t *)(uintptr_t)b->first->heirs;
+
+  nodes[at].first_heir = *count;
+  if (nodes[at].args && ((const struct pie_args *)(uintptr_t)nodes[at].args)->part_length)
+    heirs[(*count)++] = (uint32_t)at;
+  for (int i = 1; i < b->births.count; i++)
+    if (b->births.items[i].parent == at)
+      find_heirs(b, i, count);
+  nodes[at].heir_count = *count - nodes[at].first_heir;
+}
+
 /* Processes beside the first, forked from it by each child anew. */
 static int
 build_others(struct builder *b)
 {
   const struct image *image = b->plan->image;
+  uint32_t heirs = 0;
 
   find_late(b);
   for (uint32_t i = 1; i < image->process_count; i++) {
@@ -988,6 +1070,7 @@ build_others(struct builder *b)
   b->born_in = NULL;
   b->process = &image->processes[0];
   b->args = b->first;
+  find_heirs(b, 0, &heirs);
   return 0;
 }
 

@@ -38,7 +38,8 @@ class Origin:
     """Where a sandbox comes from, and the process that it began with.
 
     `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from;
-    `pause_ms`, `by_twin` and `ways` are of the live fork that made it; `dropped` is what it lacks. `epoch` counts forks from its first ancestor on.
+    `pause_ms`, `by_twin` and `ways` are of the live fork that made it; `dropped` is what it lacks.
+    `epoch` counts forks from its first ancestor on.
     """
 
     command: tuple[str, ...]
