@@ -271,16 +271,24 @@ PIE_INLINE void
 fill_part(struct pie_args *args, struct pie_args *of)
 {
   struct pie_store *store = (struct pie_store *)of->stores;
+  long frozen = -1;
 
-  for (uint32_t i = 0; i < of->store_count; i++, store++)
+  for (uint32_t i = 0; i < of->store_count; i++, store++) {
+    if (store->path && frozen < 0)
+      frozen = open_named(store->path, O_RDONLY | O_CLOEXEC);
+    if (store->path && frozen < 0)
+      pie_fail_memory(args, RAMET_STEP_STEM_FILL, frozen);
     if (store->offset == PIE_HUGE) {
       struct pie_fill huge;
       huge.address = store->address;
       huge.length = store->length;
       make_huge(&huge);
     } else {
-      fill_pages(args, args->pages, store->address, store->length, store->offset);
+      fill_pages(args, store->path ? (int)frozen : args->pages, store->address, store->length, store->offset);
     }
+  }
+  if (frozen >= 0)
+    SYS1(SYS_close, frozen);
 }
 
 /* Of the stem, which has its own memory by then. */

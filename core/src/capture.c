@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "capture_files.h"
+#include "deposit.h"
 #include "loop.h"
 #include "overdue.h"
 #include "title.h"
@@ -217,6 +218,31 @@ drop_twins(struct capture_tree *tree, int first)
     capture_drop_twin(tree->processes[i]);
 }
 
+/* A guest may have reserved more than there is room for in a stem. */
+static bool
+fits_deposit(const struct capture_tree *tree)
+{
+  uint64_t sum = 0;
+
+  for (int i = 1; i < tree->count; i++)
+    for (uint32_t m = 0; m < tree->processes[i]->maps.count; m++)
+      sum += deposit_takes(tree->processes[i]->maps.items[m].end - tree->processes[i]->maps.items[m].start);
+  return sum < DEPOSIT_MOST;
+}
+
+static int
+leave_pages(struct capture_tree *tree, struct err *err)
+{
+  int count = fits_deposit(tree) ? tree->count : 1;
+
+  for (int i = 0; i < count; i++) {
+    struct capture *capture = tree->processes[i];
+    if (capture->twin && !capture->parked && capture_leave_pages(capture, err) < 0)
+      return -1;
+  }
+  return 0;
+}
+
 static int
 take(struct capture_tree *tree, struct capture_files *files, struct err *err)
 {
@@ -236,13 +262,14 @@ take(struct capture_tree *tree, struct capture_files *files, struct err *err)
     return -1;
   if (CPU_COUNT(&tree->everywhere))
     sched_setaffinity(0, sizeof tree->everywhere, &tree->everywhere);
-  if (!tree->processes[0]->parked && capture_leave_pages(tree->processes[0], err) < 0)
+  if (leave_pages(tree, err) < 0)
     return -1;
   capture_find_heirs(tree);
   if (for_each(tree, copy_later, err) < 0)
     return -1;
-  /* That of the first its stem may need. */
-  drop_twins(tree, 1);
+  for (int i = 0; i < tree->count; i++)
+    if (!tree->processes[i]->left)
+      capture_drop_twin(tree->processes[i]);
   *tree->source->touched = false;
   return fault_here(RAMET_STEP_DROP_TWIN, err);
 }
@@ -309,6 +336,24 @@ description_file(const struct capture_tree *tree, uint32_t processes, uint32_t z
   return steal_fd(&fd);
 }
 
+/* Those whose pages the stem will take. */
+static bool
+put_frozen(const struct capture_tree *tree, struct writer *writer, struct err *err)
+{
+  cleanup_free uint32_t *pids = calloc((size_t)tree->count, sizeof *pids);
+  bool any = false;
+
+  for (int i = 0; pids && i < tree->count; i++) {
+    pids[i] = tree->processes[i]->left ? (uint32_t)tree->processes[i]->twin : 0;
+    any |= pids[i] != 0;
+  }
+  if (!pids)
+    err_code(err, "internal", "no memory for the frozen copies");
+  else if (any)
+    put_bytes(writer, RAMET_TAG_PID, pids, (size_t)tree->count * sizeof *pids);
+  return pids;
+}
+
 /* Whether core has an image now. */
 static bool
 answer(struct capture_tree *tree, const struct capture_files *files, int result, struct err *err)
@@ -324,7 +369,7 @@ answer(struct capture_tree *tree, const struct capture_files *files, int result,
   if (result == 0 && first && finish_file(&tree->pages, true, RAMET_STEP_IMAGE, err) == 0)
     fds[0] = description_file(tree, (uint32_t)tree->count, (uint32_t)tree->zombie_count, err);
   fds[1] = tree->pages;
-  if (!first || fds[0] < 0) {
+  if (!first || fds[0] < 0 || !put_frozen(tree, &writer, err)) {
     put_err(&writer, err);
     if (frame_send(tree->channel, RAMET_ERROR, 0, &writer, NULL, 0) < 0)
       _exit(EXIT_DEFECT);
@@ -338,8 +383,6 @@ answer(struct capture_tree *tree, const struct capture_files *files, int result,
   if (tree->dropped.length)
     put_bytes(&writer, RAMET_TAG_DROPPED, tree->dropped.data, tree->dropped.length);
   capture_ways(tree, &writer);
-  if (first->leaving)
-    put_u32(&writer, RAMET_TAG_PID, (uint32_t)first->twin);
   fds[used] = capture_files_index(files, &unkept);
   used += fds[used] >= 0;
   if (files->flat >= 0) {
@@ -371,31 +414,85 @@ is_memory(uint16_t tag)
   return tag == IMAGE_TAG_MAPPING || tag == IMAGE_TAG_RUN;
 }
 
-/* All records but those of the first process's memory, which are read from the stem: it never runs, so there is no
- * hurry. The others' pages are in the page file. What is not the first process's goes behind its memory. */
+/* Of a process beside the first, one after another: pages that are in the page file stay there, those in the deposit
+ * come behind them. */
+struct others {
+  struct capture *capture;
+  const struct process_image *process; /* NULL: those behind the first have not begun */
+  int memory;                          /* of the stem */
+  uint32_t mapping;
+  uint64_t deposit, next, place;
+};
+
 static int
-copy_records(struct capture *capture, struct span original, struct err *err)
+put_other(struct others *others, uint16_t tag, struct span value, struct err *err)
 {
-  struct attr_walk walk = {original};
-  struct writer *to = &capture->description;
+  struct capture *capture = others->capture;
+  struct image_run run;
+
+  if (tag == IMAGE_TAG_MAPPING)
+    others->place = deposit_place(&others->process->mappings[others->mapping++], &others->next);
+  if (tag != IMAGE_TAG_RUN) {
+    put_bytes(&capture->tree->files, tag, value.data, value.length);
+    return 0;
+  }
+  memcpy(&run, value.data, sizeof run);
+  uint64_t at =
+      others->deposit + others->place + (run.address - others->process->mappings[others->mapping - 1].start);
+  if (run.offset == IMAGE_FROZEN && capture_content(capture, others->memory, at, run.length, &run.offset, err) < 0)
+    return -1;
+  if (run.offset != IMAGE_GUARD && run.offset != IMAGE_INHERITED)
+    capture->tree->memory_bytes += run.length;
+  put_bytes(&capture->tree->files, tag, &run, sizeof run);
+  return 0;
+}
+
+/* All records but those of the first process's memory, which are read from the stem: it never runs, so there is no
+ * hurry. What is not the first process's goes behind its memory. */
+static int
+copy_records(struct others *others, const struct export_source *source, struct err *err)
+{
+  struct attr_walk walk = {source->original};
+  struct writer *to = &others->capture->description;
   struct span value;
   uint16_t tag;
   int more, processes = 0;
 
   while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
-    processes += tag == IMAGE_TAG_PROCESS;
+    if (tag == IMAGE_TAG_PROCESS && processes++) {
+      others->process = &source->image->processes[processes - 1];
+      others->mapping = 0;
+    }
     if (processes > 1 || tag == IMAGE_TAG_ZOMBIE || tag == IMAGE_TAG_DESCRIPTION || tag == IMAGE_TAG_TERMINAL)
-      to = &capture->tree->files;
-    if (tag != IMAGE_TAG_HEADER && (to != &capture->description || !is_memory(tag)))
+      to = &others->capture->tree->files;
+    if (others->process && is_memory(tag)) {
+      if (put_other(others, tag, value, err) < 0)
+        return -1;
+    } else if (tag != IMAGE_TAG_HEADER && !is_memory(tag)) {
       put_bytes(to, tag, value.data, value.length);
+    }
   }
   return more;
 }
 
 static int
+copy_others(struct capture *capture, const struct export_source *source, struct err *err)
+{
+  struct others others = {.capture = capture, .deposit = source->deposit};
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/mem", source->stem_pid);
+  cleanup_fd int memory = open(path, O_RDONLY | O_CLOEXEC);
+  if (memory < 0)
+    return err_step(err, RAMET_STEP_EXPORT, "open %s: %s", path, strerror(errno));
+  others.memory = memory;
+  return copy_records(&others, source, err);
+}
+
+static int
 export_stem(struct capture *capture, const struct export_source *source, struct err *err)
 {
-  if (fault_here(RAMET_STEP_EXPORT, err) < 0 || copy_records(capture, source->original, err) < 0 ||
+  if (fault_here(RAMET_STEP_EXPORT, err) < 0 ||
       procfs_maps(source->stem_pid, &capture->maps, RAMET_STEP_EXPORT, err) < 0)
     return -1;
   /* Contents of open files, and other processes' pages, keep their places in front. */
@@ -405,7 +502,7 @@ export_stem(struct capture *capture, const struct export_source *source, struct 
     return err_step(err, RAMET_STEP_EXPORT, "the page file: %s", strerror(errno));
   if (st.st_size && capture_content(capture, source->pages, 0, (uint64_t)st.st_size, &offset, err) < 0)
     return -1;
-  return capture_pages(capture, err);
+  return copy_others(capture, source, err) < 0 ? -1 : capture_pages(capture, err);
 }
 
 void
@@ -445,6 +542,15 @@ export_main(const struct export_source *source, int channel)
   _exit(0);
 }
 
+static bool
+has_left(const struct capture_tree *tree)
+{
+  for (int i = 0; i < tree->count; i++)
+    if (tree->processes[i]->left)
+      return true;
+  return false;
+}
+
 void
 capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
 {
@@ -467,7 +573,7 @@ capture_main(const struct capture_source *source, enum ramet_step fault, int cha
   if (capture_files_end(&files, result == 0, result < 0 ? &second : &err) < 0)
     result = -1;
   /* Core waits for the end of whoever could not make one. */
-  if (answer(&tree, &files, result, &err) && tree.processes[0]->leaving)
+  if (answer(&tree, &files, result, &err) && has_left(&tree))
     await_stem(channel);
   drop_twins(&tree, 0);
   _exit(0);

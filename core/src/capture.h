@@ -103,6 +103,8 @@ struct capture {
   const struct procmap *mapping; /* of which pages are being put, and its flags */
   uint32_t mapping_flags;
   bool leaving; /* pages stay in the frozen copy: the stem takes them from there */
+  bool leaves; /* those of this mapping */
+  bool left; /* some have stayed */
   struct image_run *kept;
   uint32_t kept_count;
 };
@@ -130,8 +132,8 @@ struct capture_tree {
 };
 
 /* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper, and an index of that
- * where it is worth keeping) or ERROR. With a PID
- * in the answer that is the frozen copy, which has the memory until a message comes. */
+ * where it is worth keeping) or ERROR. With a PID in the answer those are the frozen copies, pid_t of each process or 0,
+ * which have the memory until a message comes. */
 void capture_main(const struct capture_source *source, enum ramet_step fault, int channel)
     __attribute__((noreturn));
 
@@ -140,7 +142,8 @@ struct export_source {
   int stem_pid;
   const struct image *image;
   struct span original;
-  uint64_t region_start, region_end;
+  uint64_t region_start, region_end; /* with the deposit */
+  uint64_t deposit;
   int pages; /* what is not memory: contents of open files */
   int directory; /* where the new page file goes, without a name; -1: into memory */
 };
@@ -186,6 +189,8 @@ int capture_pages(struct capture *capture, struct err *err) MUST_CHECK;
 
 /* capture_heritage.c: who may have pages from the first process. */
 void capture_find_heirs(struct capture_tree *tree);
+/* Whether the mapping of which pages are being put may have some. */
+bool capture_may_inherit(const struct capture *capture);
 
 /* capture_names.c: in the sandbox's root, following no link. An O_PATH descriptor, or -1. */
 int capture_look(const struct capture *capture, const char *name) MUST_CHECK;

@@ -124,6 +124,20 @@ can_inherit(const struct capture *capture, const struct procmap *theirs, uint32_
          ((flags ^ capture->mapping_flags) & ~(uint32_t)IMAGE_MAY_WRITE) == 0;
 }
 
+bool
+capture_may_inherit(const struct capture *capture)
+{
+  const struct heritage *heritage = capture->tree->heritage;
+
+  if (!capture->heir)
+    return false;
+  for (uint32_t i = next_mapping(heritage, capture->mapping->start);
+       i < heritage->maps.count && heritage->maps.items[i].start < capture->mapping->end; i++)
+    if (can_inherit(capture, &heritage->maps.items[i], heritage->flags[i]))
+      return true;
+  return false;
+}
+
 /* Marks what equals; `count` is there in ours. */
 static void
 compare_pages(struct heritage *heritage, uint64_t address, uint32_t count)

@@ -2,6 +2,7 @@
  * Mappings: what stands behind each, under which name it will be found again, and its record. */
 #define _GNU_SOURCE
 #include "capture_parts.h"
+#include "deposit.h"
 
 #include <linux/limits.h>
 #include <stdio.h>
@@ -204,6 +205,14 @@ put_kept(struct capture *capture, const struct procmap *map)
       put_bytes(&capture->description, IMAGE_TAG_RUN, &capture->kept[i], sizeof capture->kept[i]);
 }
 
+/* Whether the stem can have its pages: all of the first process, of others what stands in the deposit. */
+static bool
+stays_frozen(const struct capture *capture, const struct image_mapping *mapping)
+{
+  return capture->leaving &&
+         (capture == capture->tree->processes[0] || (deposit_has_place(mapping) && !capture_may_inherit(capture)));
+}
+
 static int
 put_record(struct capture *capture, const struct procmap *map, uint32_t flags, struct err *err)
 {
@@ -217,6 +226,7 @@ put_record(struct capture *capture, const struct procmap *map, uint32_t flags, s
                           .backing = capture_backing(capture, map),
                           .flags = flags}};
 
+  capture->leaves = stays_frozen(capture, &record.mapping);
   if (record.mapping.backing == IMAGE_SHARED)
     record.mapping.description = capture_object(capture, map);
   if (path_of(capture, map, record.mapping.backing, record.path, err) < 0)

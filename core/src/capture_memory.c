@@ -287,12 +287,13 @@ capture_run(struct capture *capture, int memory, uint64_t start, uint64_t end, s
 int
 capture_copy_run(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
 {
-  bool leave = capture->leaving && !capture->keeping;
+  bool leave = capture->leaving && capture->leaves && !capture->keeping;
   struct image_run run = {
       .address = start, .length = end - start, .offset = leave ? IMAGE_FROZEN : capture->tree->pages_end};
 
   if (!leave && copy_run(capture, memory, start, end, err) < 0)
     return -1;
+  capture->left |= leave;
   count_copied(capture, end - start);
   return put_record(capture, &run, err);
 }

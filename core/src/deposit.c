@@ -4,7 +4,6 @@
 #define HUGE_PAGE ((uint64_t)2 << 20)
 /* Of address space, of which a guest may reserve any amount. What is beyond is filled by who has it. */
 #define LONGEST ((uint64_t)64 << 30)
-#define ALL ((uint64_t)1 << 40)
 
 uint64_t
 deposit_start(uint64_t region, uint64_t region_length)
@@ -13,11 +12,17 @@ deposit_start(uint64_t region, uint64_t region_length)
 }
 
 /* A stack has to grow, and gets that by how it is mapped. */
-static bool
-can_move(const struct image_mapping *mapping)
+bool
+deposit_has_place(const struct image_mapping *mapping)
 {
   return mapping->backing == IMAGE_ANONYMOUS && !(mapping->flags & (IMAGE_GROWS_DOWN | IMAGE_DROPPABLE)) &&
          mapping->end - mapping->start <= LONGEST;
+}
+
+uint64_t
+deposit_takes(uint64_t length)
+{
+  return length > LONGEST ? 0 : length + HUGE_PAGE;
 }
 
 /* As far from the beginning of a huge page as it will be: so whole tables of pages are moved, and huge pages. */
@@ -27,7 +32,7 @@ deposit_place(const struct image_mapping *mapping, uint64_t *next)
   uint64_t length = mapping->end - mapping->start;
   uint64_t at = (*next ? *next : HUGE_PAGE) + ((mapping->start - *next) & (HUGE_PAGE - 1));
 
-  if (!can_move(mapping) || at + length > ALL)
+  if (!deposit_has_place(mapping) || at + length > DEPOSIT_MOST)
     return 0;
   *next = at + length;
   return at;

@@ -126,7 +126,8 @@ snapshot_end_tracer(struct snapshot *s)
   if (s->tracer >= 0 && send(s->tracer, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
     shutdown(s->tracer, SHUT_RDWR);
   snapshot_close_watched(&s->tracer, &s->tracer_watch);
-  s->frozen = 0;
+  free(s->frozen);
+  s->frozen = NULL;
 }
 
 void
@@ -330,8 +331,12 @@ int
 snapshot_adopt_copy(struct snapshot *s, struct err *err)
 {
   struct sandbox *source = sandbox_find(s->source);
-  struct stem_plan plan = {
-      .image = &s->image, .pages = s->pages, .root = s->root, .filter = filter_find(s->filter), .fault = s->fault};
+  struct stem_plan plan = {.image = &s->image,
+                           .pages = s->pages,
+                           .root = s->root,
+                           .filter = filter_find(s->filter),
+                           .frozen = s->frozen,
+                           .fault = s->fault};
   struct stem_adoption adoption = {.pid = s->copy,
                                    .nursery = source ? source->nursery : -1,
                                    .syscall_address = s->syscall_address,

@@ -113,6 +113,7 @@ snapshot_write_out(struct snapshot *s, struct err *err)
                                  .image = &s->image,
                                  .original = {s->mapping, (uint32_t)s->mapping_length},
                                  .region_start = s->region_start,
+                                 .deposit = deposit_start(s->region_start, s->region_length),
                                  .region_end =
                                      deposit_start(s->region_start, s->region_length) + deposit_length(&s->image),
                                  .pages = s->pages,

@@ -55,7 +55,7 @@ struct snapshot {
   struct root *below; /* on which its files are a layer, while it is being taken; NULL: on `base` */
   struct snapshot *parent; /* of the source */
   uint64_t region_start, region_length;
-  pid_t frozen; /* the tracer holds it, until the stem has its memory */
+  pid_t *frozen; /* of each process, or 0: the tracer holds them, until the stem has their memory. NULL: none */
   bool in_stem; /* the memory is nowhere but in the stem: no page file has it */
   /* the way of the parked twin */
   bool by_twin;

@@ -68,11 +68,26 @@ stand_on_flat(struct snapshot *s, int layer, struct err *err)
 }
 
 static int
+note_frozen(struct snapshot *s, struct span pids, struct err *err)
+{
+  if (pids.length == 0)
+    return 0;
+  if (pids.length != s->image.process_count * sizeof *s->frozen)
+    return err_code(err, "internal", "the tracer's answer is malformed");
+  s->frozen = malloc(pids.length);
+  if (!s->frozen)
+    return err_code(err, "internal", "no memory for the frozen copies");
+  memcpy(s->frozen, pids.data, pids.length);
+  return 0;
+}
+
+static int
 read_captured(struct snapshot *s, struct frame *frame, struct err *err)
 {
   struct attr_walk walk = {frame->payload};
   struct span value;
-  uint32_t by_twin = 0, frozen = 0, flat = RAMET_FD_NONE;
+  uint32_t by_twin = 0, flat = RAMET_FD_NONE;
+  struct span frozen = {0};
   uint16_t tag;
 
   while (attr_next(&walk, &tag, &value, err) > 0) {
@@ -80,10 +95,9 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
       put_raw(&s->dropped, value);
     if (tag == RAMET_TAG_WAYS)
       put_raw(&s->ways, value);
-    uint32_t *number = tag == RAMET_TAG_BY_TWIN ? &by_twin
-                       : tag == RAMET_TAG_PID   ? &frozen
-                       : tag == RAMET_TAG_LAYER ? &flat
-                                                : NULL;
+    if (tag == RAMET_TAG_PID)
+      frozen = value;
+    uint32_t *number = tag == RAMET_TAG_BY_TWIN ? &by_twin : tag == RAMET_TAG_LAYER ? &flat : NULL;
     if (number && span_u32(value, number) < 0)
       return err_code(err, "internal", "the tracer's answer is malformed");
     uint64_t *out = tag == RAMET_TAG_PAUSE_NS       ? &s->pause_ns
@@ -99,7 +113,6 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
     twin_kill(s->copy);
     s->copy = 0;
   }
-  s->frozen = (pid_t)frozen;
   s->in_stem = true;
   s->description = frame_steal_fd(frame, 0);
   s->pages = frame_steal_fd(frame, 1);
@@ -107,7 +120,8 @@ read_captured(struct snapshot *s, struct frame *frame, struct err *err)
   cleanup_fd int layer = flat == RAMET_FD_NONE ? -1 : frame_steal_fd(frame, flat);
   if (upper < 0)
     return err_code(err, "internal", "the tracer's answer lacks its files");
-  if (snapshot_map_description(s, err) < 0 || (layer >= 0 && stand_on_flat(s, steal_fd(&layer), err) < 0))
+  if (snapshot_map_description(s, err) < 0 || note_frozen(s, frozen, err) < 0 ||
+      (layer >= 0 && stand_on_flat(s, steal_fd(&layer), err) < 0))
     return -1;
   s->root = root_derive(s->below ? s->below : s->base, steal_fd(&upper), err);
   if (s->below)

@@ -43,6 +43,7 @@ struct builder {
   uint64_t next;          /* where the next process's part begins */
   uint8_t *at, *end; /* free part of the tables */
   uint64_t deposited; /* so far */
+  uint64_t frozen_path; /* of the process's frozen copy, if there is one */
   bool *late;        /* which processes have the memory that they are born with when their children are */
   struct err *err;
 };
@@ -472,8 +473,22 @@ add_store(struct builder *b, uint32_t m, const struct image_run *run, uint64_t p
   if (find_huge(b, mapping, &start, &end))
     stores[b->args->store_count++] =
         (struct pie_store){.address = start + away, .length = end - start, .offset = PIE_HUGE};
-  stores[b->args->store_count++] =
-      (struct pie_store){.address = run->address + away, .length = run->length, .offset = run->offset};
+  struct pie_store *store = &stores[b->args->store_count++];
+  *store = (struct pie_store){.address = run->address + away, .length = run->length, .offset = run->offset};
+  if (run->offset == IMAGE_FROZEN) {
+    store->offset = run->address;
+    store->path = b->frozen_path;
+  }
+}
+
+/* It is opened in the stem, when it is needed: there may be as many as there are processes. */
+static void
+name_frozen(struct builder *b)
+{
+  uint32_t process = (uint32_t)(b->process - b->plan->image->processes);
+  char *path = table(b, sizeof FROZEN_PATH, &b->frozen_path);
+
+  snprintf(path, sizeof FROZEN_PATH, "/proc/%d/mem", b->plan->frozen ? b->plan->frozen[process] : 0);
 }
 
 static void
@@ -515,9 +530,9 @@ open_frozen(struct builder *b)
   char path[48];
 
   b->args->frozen = -1;
-  if (b->plan->frozen == 0 || !is_first(b))
+  if (!b->plan->frozen || b->plan->frozen[0] == 0 || !is_first(b))
     return 0;
-  snprintf(path, sizeof path, "/proc/%d/mem", b->plan->frozen);
+  snprintf(path, sizeof path, "/proc/%d/mem", b->plan->frozen[0]);
   b->args->frozen = open(path, O_RDONLY | O_CLOEXEC);
   return b->args->frozen < 0 ? err_step(b->err, RAMET_STEP_STEM_FILL, "open %s: %s", path, strerror(errno)) : 0;
 }
@@ -536,6 +551,7 @@ build_memory(struct builder *b)
   table(b, 2 * (p->run_count + inherited) * sizeof(struct pie_fill), &b->args->fills);
   table(b, 2 * p->run_count * sizeof(struct pie_store), &b->args->stores);
   table(b, p->mapping_count * sizeof(struct pie_take), &b->args->takes);
+  name_frozen(b);
   b->args->part = b->args->deposit + b->deposited;
   for (uint32_t i = 0; i < p->mapping_count; i++) {
     uint64_t place = is_first(b) ? 0 : deposit_place(&p->mappings[i], &b->deposited);

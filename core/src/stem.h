@@ -12,7 +12,7 @@ struct stem_plan {
   int pages;
   const struct root *root; /* where mapped files are found */
   struct span filter;
-  pid_t frozen; /* has the pages that are not in the page file; or 0 */
+  const pid_t *frozen; /* of each process: has the pages that are not in the page file; or 0. Or NULL: none has */
   enum ramet_step fault;
 };
 
