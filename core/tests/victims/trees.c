@@ -284,41 +284,6 @@ VICTIM(subreaper, "a process that takes in the orphans among its descendants")
 
 /* ---- what each has -------------------------------------------------------------------------------------------- */
 
-/* A child that reports by its exit: 0 is right. It waits for a byte. */
-struct told_child {
-  pid_t pid;
-  int go;
-};
-
-#define CHILD(child)                                                                                               \
-  do {                                                                                                             \
-    int ends_[2];                                                                                                  \
-    NEED(pipe(ends_) == 0);                                                                                        \
-    (child).pid = fork();                                                                                          \
-    (child).go = ends_[(child).pid != 0];                                                                          \
-    close(ends_[(child).pid == 0]);                                                                                \
-  } while (0)
-
-static void
-await_parent(const struct told_child *child)
-{
-  char byte;
-
-  arrive();
-  if (read(child->go, &byte, 1) != 1)
-    _exit(99);
-}
-
-static void
-check_child(const struct told_child *child, const char *what)
-{
-  int status;
-
-  CHECK(write(child->go, "g", 1) == 1, "%s is not there", what);
-  CHECK(waitpid(child->pid, &status, 0) == child->pid, "%s cannot be waited for", what);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: status %#x", what, status);
-}
-
 static void *
 add(void *at)
 {

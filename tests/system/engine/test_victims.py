@@ -17,6 +17,7 @@ PROGRAMS = [
     "channels",
     "terminals",
     "trees",
+    "kindred",
     "stopped",
 ]
 VICTIMS = [victim for program in PROGRAMS for victim in _engine.victims(program)]
