@@ -9,7 +9,8 @@
 /* The region:  code | args: this structure, threads | frames and stacks | the same of each other process | tables | parking
  *              ─────── kept by the first ─────────────────────────────   ── given back ─────────────────────────────
  * The other processes of a sandbox are forked from the first while it is still in here, or from each other. Each gives
- * up the memory that it was born with for its own, and keeps of the region the code and its part. */
+ * up the memory that it was born with for its own, and keeps of the region the code and its part. Behind the region stands
+ * the deposit, with what the other processes will have: src/deposit.h. */
 
 #define PIE_STACK_BYTES 16384
 #define PIE_FRAME_BYTES 16384

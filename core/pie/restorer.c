@@ -11,7 +11,8 @@
  *   child       descriptors from init, namespaces, threads with their old tids; capabilities, no_new_privs, seccomp
  *               last; rt_sigreturn
  *   born        another process of the sandbox: forked by its parent, or by one that dies for it, while that is in here
- *               itself; gives up its parent's memory for its own, then as the child. None runs on before all are there
+ *               itself; gives up its parent's memory for its own, which the stem has kept for it, then as the child. None
+ *               runs on before all are there
  *
  * No libc, no globals, no constants in memory, no stack protector, no vector registers: nothing of core's image is
  * mapped any more when this runs. scripts/check_elf.py reads the object and proves it. */
@@ -299,6 +300,7 @@ pie_fill_deposit(struct pie_args *args)
 
   if (!args->deposit_length)
     return;
+  stem_step(args, RAMET_STEP_STEM_FILL);
   long at = SYS6(SYS_mmap, args->deposit, args->deposit_length, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if ((uint64_t)at != args->deposit)

@@ -15,6 +15,9 @@
 
 #define PIECE (1u << 20)
 #define PAGES (PIECE / IMAGE_PAGE)
+/* What the first has is read once for all heirs, so much of it. Mappings that are longer hold little for their length. */
+#define READ_ONCE ((size_t)256 << 20)
+#define LONGEST ((uint64_t)1 << 30)
 /* Fewer equal pages between others are copied with those: a run of its own costs as much. */
 #define SHORTEST 4
 
@@ -23,6 +26,10 @@ struct heritage {
   struct procmaps maps;
   uint32_t *flags; /* of each mapping */
   uint8_t *ours, *theirs;
+  uint8_t **pieces; /* of the first, as far as they were read; NULL: there is one heir, who needs them once */
+  uint32_t *first_piece; /* of each mapping; one more than there are mappings */
+  uint8_t *read;
+  size_t read_bytes;
   bool equal[PAGES + 1];
 };
 
@@ -45,17 +52,42 @@ is_fork(int first, int other)
   return one && two;
 }
 
-static bool
+static int
 find_heirs(struct capture_tree *tree)
 {
-  bool any = false;
+  int count = 0;
 
   for (int i = 1; i < tree->count; i++) {
     struct capture *capture = tree->processes[i];
     capture->heir = capture->twin && is_fork(tree->processes[0]->twin, capture->twin);
-    any |= capture->heir;
+    count += capture->heir;
   }
-  return any;
+  return count;
+}
+
+static uint32_t
+count_pieces(const struct procmap *map)
+{
+  return map->shared || map->inode || map->end - map->start > LONGEST
+             ? 0
+             : (uint32_t)((map->end - 1) / PIECE - map->start / PIECE + 1);
+}
+
+/* Where there is no memory for that, it is read for each. */
+static void
+remember_pieces(struct heritage *heritage)
+{
+  uint32_t count = heritage->maps.count;
+
+  heritage->first_piece = calloc(count + 1, sizeof *heritage->first_piece);
+  for (uint32_t i = 0; heritage->first_piece && i < count; i++)
+    heritage->first_piece[i + 1] = heritage->first_piece[i] + count_pieces(&heritage->maps.items[i]);
+  heritage->read =
+      mmap(NULL, READ_ONCE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (!heritage->first_piece || heritage->read == MAP_FAILED)
+    return;
+  madvise(heritage->read, READ_ONCE, MADV_HUGEPAGE);
+  heritage->pieces = calloc(heritage->first_piece[count] + 1, sizeof *heritage->pieces);
 }
 
 static bool
@@ -85,12 +117,16 @@ void
 capture_find_heirs(struct capture_tree *tree)
 {
   static struct heritage heritage = {.memory = -1};
+  int heirs = find_heirs(tree);
 
-  if (!find_heirs(tree))
+  if (heirs == 0)
     return;
   tree->heritage = &heritage;
-  if (read_first(&heritage, tree->processes[0]->twin))
+  if (read_first(&heritage, tree->processes[0]->twin)) {
+    if (heirs > 1)
+      remember_pieces(&heritage);
     return;
+  }
   for (int i = 1; i < tree->count; i++)
     tree->processes[i]->heir = false;
 }
@@ -138,17 +174,54 @@ capture_may_inherit(const struct capture *capture)
   return false;
 }
 
+/* All that the mapping has of this piece of the address space; or NULL: what is asked for is to be read. */
+static const uint8_t *
+piece_at(struct heritage *heritage, uint32_t mapping, uint64_t address)
+{
+  const struct procmap *map = &heritage->maps.items[mapping];
+  uint64_t start = address - address % PIECE, end = start + PIECE;
+
+  if (!heritage->pieces || heritage->first_piece[mapping] == heritage->first_piece[mapping + 1])
+    return NULL;
+  uint8_t **piece = &heritage->pieces[heritage->first_piece[mapping] + (address / PIECE - map->start / PIECE)];
+  if (start < map->start)
+    start = map->start;
+  if (end > map->end)
+    end = map->end;
+  if (!*piece && heritage->read_bytes + PIECE <= READ_ONCE) {
+    uint8_t *into = heritage->read + heritage->read_bytes;
+    if (pread(heritage->memory, into, end - start, (off_t)start) != (ssize_t)(end - start))
+      return NULL;
+    heritage->read_bytes += PIECE;
+    *piece = into;
+  }
+  return *piece ? *piece + (address - start) : NULL;
+}
+
+/* What the first has there, and how many pages of it. */
+static const uint8_t *
+theirs_at(struct heritage *heritage, uint32_t mapping, uint64_t address, uint32_t count, uint32_t *known)
+{
+  const uint8_t *piece = piece_at(heritage, mapping, address);
+
+  *known = count;
+  if (piece)
+    return piece;
+  ssize_t got = pread(heritage->memory, heritage->theirs, (size_t)count * IMAGE_PAGE, (off_t)address);
+  *known = got < 0 ? 0 : (uint32_t)((size_t)got / IMAGE_PAGE);
+  return heritage->theirs;
+}
+
 /* Marks what equals; `count` is there in ours. */
 static void
-compare_pages(struct heritage *heritage, uint64_t address, uint32_t count)
+compare_pages(struct heritage *heritage, uint32_t mapping, uint64_t address, uint32_t count)
 {
-  size_t length = (size_t)count * IMAGE_PAGE;
-  ssize_t got = pread(heritage->memory, heritage->theirs, length, (off_t)address);
-  uint32_t known = got < 0 ? 0 : (uint32_t)((size_t)got / IMAGE_PAGE), since = 0;
+  uint32_t known, since = 0;
+  const uint8_t *theirs = theirs_at(heritage, mapping, address, count, &known);
 
   for (uint32_t i = 0; i < count; i++)
     heritage->equal[i] = i < known && memcmp(heritage->ours + (size_t)i * IMAGE_PAGE,
-                                             heritage->theirs + (size_t)i * IMAGE_PAGE, IMAGE_PAGE) == 0;
+                                             theirs + (size_t)i * IMAGE_PAGE, IMAGE_PAGE) == 0;
   for (uint32_t i = 0; i <= count; i++) {
     if (i < count && heritage->equal[i])
       continue;
@@ -159,11 +232,11 @@ compare_pages(struct heritage *heritage, uint64_t address, uint32_t count)
 }
 
 static int
-put_piece(struct capture *capture, uint64_t address, uint32_t count, struct err *err)
+put_piece(struct capture *capture, uint32_t mapping, uint64_t address, uint32_t count, struct err *err)
 {
   struct heritage *heritage = capture->tree->heritage;
 
-  compare_pages(heritage, address, count);
+  compare_pages(heritage, mapping, address, count);
   for (uint32_t first = 0, i = 0; i < count; first = i) {
     while (i < count && heritage->equal[i] == heritage->equal[first])
       i++;
@@ -177,17 +250,19 @@ put_piece(struct capture *capture, uint64_t address, uint32_t count, struct err 
 }
 
 static int
-put_comparing(struct capture *capture, int memory, uint64_t start, uint64_t end, struct err *err)
+put_comparing(struct capture *capture, int memory, uint32_t mapping, uint64_t start, uint64_t end, struct err *err)
 {
   while (start < end) {
     if (overdue_check(RAMET_STEP_PAGES, err) < 0)
       return -1;
-    size_t length = end - start < PIECE ? (size_t)(end - start) : PIECE;
+    size_t length = PIECE - start % PIECE;
+    if (end - start < length)
+      length = (size_t)(end - start);
     ssize_t got = pread(memory, capture->tree->heritage->ours, length, (off_t)start);
     if (got < IMAGE_PAGE)
       return err_step(err, RAMET_STEP_PAGES, "read memory at %#llx: %s", (unsigned long long)start,
                       strerror(errno));
-    if (put_piece(capture, start, (uint32_t)((size_t)got / IMAGE_PAGE), err) < 0)
+    if (put_piece(capture, mapping, start, (uint32_t)((size_t)got / IMAGE_PAGE), err) < 0)
       return -1;
     start += (size_t)got / IMAGE_PAGE * IMAGE_PAGE;
   }
@@ -206,7 +281,7 @@ capture_heirs_run(struct capture *capture, int memory, uint64_t start, uint64_t 
     stop = there ? theirs->end : theirs ? theirs->start : end;
     stop = stop < end ? stop : end;
     int result = there && can_inherit(capture, theirs, heritage->flags[i])
-                     ? put_comparing(capture, memory, start, stop, err)
+                     ? put_comparing(capture, memory, i, start, stop, err)
                      : capture_copy_run(capture, memory, start, stop, err);
     if (result < 0)
       return -1;

@@ -97,6 +97,13 @@ def test_a_failing_step_of_a_snapshot_by_twin_leaves_the_source_running(
     snapshots_fail(engine, parked, step)
 
 
+@named([p.STEP_PAGES, p.STEP_STEM_FILL, p.STEP_STEM_ADOPT])
+def test_a_failing_step_of_a_snapshot_by_twin_of_several_processes_leaves_them_running(
+    engine: Engine, step: int
+) -> None:
+    snapshots_fail(engine, engine.snapshot(several(engine)).fork("parked"), step)
+
+
 def test_a_twin_that_cannot_be_forked_means_a_copy(engine: Engine, parked: Guest) -> None:
     found = engine.snapshot(parked, twin=False).found
     assert found.u32(p.TAG_BY_TWIN) == 0

@@ -24,11 +24,8 @@ def shell(engine: Engine, *lines: str) -> Guest:
     return source
 
 
-def test_processes_of_a_snapshot_that_was_stored_run_on_from_the_disk(engine: Engine) -> None:
-    parked = engine.snapshot(shell(engine, "sleep 1000 & job=$!", "(exit 7) & ended=$!")).fork("parked")
-    parked.ask("mkfifo pipe; (read -r x < pipe; exit $x) & reader=$!; echo done")
-    snapshot = engine.snapshot(parked)
-    assert snapshot.found.u32(p.TAG_BY_TWIN) == 1
+def through_the_disk(engine: Engine, snapshot: _engine.Snapshot) -> _engine.Snapshot:
+    """What is loaded from what an export gave, in its place."""
     stored = engine.core.control.ask(p.EXPORT_SNAPSHOT, frames.u32(p.TAG_SNAPSHOT, snapshot.number))
     assert stored.kind == p.OK, _engine.describe(stored)
     payload = frames.u32(p.TAG_SNAPSHOT, 77) + frames.u32(p.TAG_ROOT, _payloads.ROOT)
@@ -40,6 +37,27 @@ def test_processes_of_a_snapshot_that_was_stored_run_on_from_the_disk(engine: En
     snapshot.drop()
     loaded = _engine.Snapshot(engine, 77, snapshot.found)
     engine.snapshots.append(loaded)
+    return loaded
+
+
+@pytest.mark.parametrize("twin", [False, True])
+def test_what_the_stem_alone_has_of_further_processes_comes_back_from_the_disk(
+    engine: Engine, twin: bool
+) -> None:
+    source = engine.start(_engine.Victim("kindred", "holdings", "").argv)
+    source.ready()
+    snapshot = engine.snapshot(engine.snapshot(source).fork("parked"), twin=twin)
+    before = snapshot.fork("before")
+    loaded = through_the_disk(engine, snapshot)
+    _engine.all_right([before, loaded.fork("loaded"), loaded.fork("again"), source])
+
+
+def test_processes_of_a_snapshot_that_was_stored_run_on_from_the_disk(engine: Engine) -> None:
+    parked = engine.snapshot(shell(engine, "sleep 1000 & job=$!", "(exit 7) & ended=$!")).fork("parked")
+    parked.ask("mkfifo pipe; (read -r x < pipe; exit $x) & reader=$!; echo done")
+    snapshot = engine.snapshot(parked)
+    assert snapshot.found.u32(p.TAG_BY_TWIN) == 1
+    loaded = through_the_disk(engine, snapshot)
     for _ in range(3):
         child = loaded.fork()
         assert child.ask("wait $ended; echo $?") == "7"
