@@ -20,7 +20,8 @@ def ways(snapshot: Snapshot) -> list[tuple[str, str, str | None]]:
 
 def test_a_source_has_no_twin_and_its_children_have_one(engine: Engine) -> None:
     source = shell(engine)
-    source.ask("sleep 1000 & echo done")
+    # Before it is a program of its own it is called as its parent.
+    source.ask('sleep 1000 & while [ "$(cat /proc/$!/comm)" != sleep ]; do :; done; echo done')
     first = engine.snapshot(source)
     assert ways(first) == [("sh", "frozen", "no_twin"), ("sleep", "copied", "has_parent")]
     second = engine.snapshot(first.fork())
