@@ -380,6 +380,8 @@ belongs(uint16_t tag, enum plan_use use)
     return true;
   if (tag == RAMET_TAG_KEEP)
     return use == PLAN_CREATE;
+  if (tag == RAMET_TAG_LOG_BYTES)
+    return use != PLAN_RUN;
   if (use == PLAN_START)
     return in(tag, start_tags, COUNT(start_tags));
   return (use != PLAN_SPAWN && in(tag, sandbox_tags, COUNT(sandbox_tags))) ||
