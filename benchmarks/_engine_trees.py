@@ -47,7 +47,7 @@ def _cases(settings: Settings) -> list[Case]:
 
 
 def measure(settings: Settings, place: Place) -> Outcome:
-    """Each tree, its first process by the general way and by the twin; the others are copied in both."""
+    """Each tree, its first process by the general way and by the twin; the stem copies the others in both."""
     outcome = Outcome()
     for case in _cases(settings):
         with _sources(place, case) as (source, child):
