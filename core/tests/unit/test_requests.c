@@ -422,5 +422,6 @@ main(void)
   RUN(what_it_did_not_own_lives_on_and_its_end_is_an_event);
   RUN(the_next_daemon_gets_no_answer_to_a_request_of_the_last);
   RUN(pool_entries_have_no_owner);
+  CHECK(limit_view.holders == 0);
   return tap_end();
 }

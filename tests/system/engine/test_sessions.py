@@ -177,11 +177,9 @@ def test_a_session_carries_nothing_but_its_own_end_and_signals(make, kind):
 
 def test_what_is_no_fork_is_refused_over_the_session_which_ends_then(engine, lane, snapshot):
     fresh = _payloads.plan(next(NUMBERS))
-    detached = plan_of(snapshot.number, next(NUMBERS), owned=0)
     gone = plan_of(4321, next(NUMBERS))
     for payload, code, field in (
         (fresh, "malformed", "snapshot"),
-        (detached, "malformed", "owned"),
         (gone, "unknown_snapshot", ""),
         (b"\1", "malformed", "payload"),
     ):
@@ -191,6 +189,22 @@ def test_what_is_no_fork_is_refused_over_the_session_which_ends_then(engine, lan
         assert child.answer() is None
         child.close()
     assert len(engine.core.control.listing()) == len(engine.guests)
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "not-held"])
+def test_a_detached_fork_outlives_its_session_once_core_holds_its_streams(engine, lane, snapshot, held):
+    number, control = next(NUMBERS), engine.core.control
+    child = Child(lane, p.CREATE, plan_of(snapshot.number, number, owned=0))
+    assert child.answer().kind == p.OK
+    if held:
+        child.session.send(p.HOLD, b"", child.streams)
+    child.session.close()
+    if held:
+        assert control.event(p.LET_GO, number)
+        assert number in control.listing()
+        control.ok(p.KILL, frames.u64(p.TAG_SANDBOX, number))
+    assert control.event(p.ENDED, number).ended[0] == "killed"
+    child.close()
 
 
 def test_a_step_that_fails_is_told_over_the_session(make):
