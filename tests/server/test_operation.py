@@ -276,6 +276,12 @@ def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path)
             refusal(api.get("/version"), 401)
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{server.url}/healthz")
+        with (
+            ramet.connect(server.url, ALICE, select=False) as client,
+            pytest.raises(ramet.DaemonLost) as plain_one,
+        ):
+            client.ping()
+        assert plain_one.value.hint == "with TLS its address begins with https"
         place = f"https://127.0.0.1:{server.port}"
         with ramet.connect(place, ALICE, ca=str(tmp_path / "cert"), select=False) as client:
             assert client.ping().pid > 0

@@ -46,7 +46,11 @@ class WebSocket(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is over."""
-        self._refuse(DaemonLost("server_lost", f"the server closed the connection{_why(error)}"))
+        plain = self.transport is not None and self.transport.get_extra_info("ssl_object") is None
+        # One that expects TLS takes the request for a broken handshake, and says nothing.
+        hint = "with TLS its address begins with https" if plain and not self._buffer else None
+        text = f"the server closed the connection{_why(error)}"
+        self._refuse(DaemonLost("server_lost", text, hint=hint))
         self.when_lost()
 
     def pause_writing(self) -> None:
