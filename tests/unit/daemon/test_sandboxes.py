@@ -287,7 +287,7 @@ def test_a_daemon_with_a_sandbox_is_not_idle(tmp_path):
         ("metadata", {"command": ["x"], "metadata": "x"}),
         ("cwd", {"source": "point", "cwd": "/"}),
         ("root", {"source": "point", "root": "/"}),
-        ("limits.processes", {"source": "point", "limits": {"processes": 3}}),
+        ("limits.nothing", {"source": "point", "limits": {"nothing": 3}}),
         ("snapshot", {"source": "no name"}),
         ("name", {"command": ["x"], "name": "no name"}),
         ("ttl", {"command": ["x"], "ttl": 5}),
@@ -451,7 +451,7 @@ def test_other_wrong_arguments_of_a_fork_are_named(make):
     for field, arguments in (
         ("on_error", {"n": 2, "on_error": "ignore"}),
         ("name", {"n": 2, "name": "kid"}),
-        ("limits.open_files", {"limits": {"open_files": 9}}),
+        ("limits.open_files", {"limits": {"open_files": 5000}}),
         ("limits.memory", {"limits": {"memory": 9}}),
         ("limits", {"limits": 3}),
         ("ttl", {"ttl": 9}),
