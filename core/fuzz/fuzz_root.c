@@ -78,6 +78,15 @@ tmpfs_make(const struct tmpfs_options *options, unsigned attributes, enum ramet_
 }
 
 int
+tmpfs_resize(int tmpfs, uint64_t bytes, uint64_t inodes, enum ramet_step step, struct err *err)
+{
+  (void)bytes;
+  (void)inodes;
+  EXPECT(tmpfs >= 0);
+  return result() < 0 ? err_step(err, step, "refused") : 0;
+}
+
+int
 overlay_make(const char *lower, const char *upper, struct err *err)
 {
   (void)lower;
@@ -129,6 +138,12 @@ treecopy(int from, int to, struct inodes *inodes, struct treecopy_count *count, 
 
 bool
 corefs_detached_layers(void)
+{
+  return detached;
+}
+
+bool
+corefs_detached_targets(void)
 {
   return detached;
 }
