@@ -89,6 +89,10 @@ def test_a_sandbox_that_is_killed_while_it_is_forked_tells_that_it_was_killed(fo
     assert sandboxes.list() == ()
 
 
+# Processes of other tests end meanwhile, and leave room for as many children.
+MANY = 300
+
+
 @contextlib.contextmanager
 def few_processes(core, more):
     """Core's user may have only so many more processes: a number that the kernel counts by user."""
@@ -111,10 +115,10 @@ def test_when_processes_run_out_half_way_each_child_has_its_own_error(own):
     with ramet.Sandbox(command=PYTHON, client=client) as python:
         tell(python, "x = 41")
         with few_processes(core, 24), pytest.raises((ForkError, IsolationError)) as caught:
-            python.fork(60, on_error="keep")
+            python.fork(MANY, on_error="keep")
         assert isinstance(caught.value, ForkError), caught.value
         error = caught.value
-        assert len(error.errors) + len(error.sandboxes) == 60
+        assert len(error.errors) + len(error.sandboxes) == MANY
         assert error.errors
         assert {type(one) for one in error.errors.values()} <= {IsolationError}
         assert all(one.step and one.errno for one in error.errors.values())
@@ -139,7 +143,7 @@ def test_survivors_of_a_fork_that_failed_in_part_end_unless_they_are_kept(own):
     with ramet.Sandbox(command=PYTHON, client=client) as python:
         tell(python, "x = 41")
         with few_processes(core, 24), pytest.raises(ForkError):
-            python.fork(60)
+            python.fork(MANY)
         assert [one.id for one in sandboxes.list(client=client)] == [python.id]
 
 
