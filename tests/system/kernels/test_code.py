@@ -272,6 +272,23 @@ def test_a_fork_in_a_cell_never_answers_for_the_kernel(python):
 # --- forks -------------------------------------------------------------------------------------------------
 
 
+def test_memory_that_a_fork_shares_is_told_and_not_charged_to_it(python):
+    """What all its forks have of a snapshot is there once: a fork's limit may be less than that."""
+    mib = 1 << 20
+    python.run_code("data = bytearray(b'x') * (64 << 20)")
+    with python.fork(limits={"memory": 48 * mib}) as child:
+        assert child.run_code("sum(data[::4096])").text == str(ord("x") * 64 * mib // 4096)
+        before = child.metrics()
+        assert before.memory_bytes >= before.shared_bytes >= 64 * mib
+        assert child.run_code("for at in range(0, 16 << 20, 4096): data[at] = 1").reason == "ok"
+        after = child.metrics()
+        assert before.shared_bytes - after.shared_bytes >= 15 * mib
+        assert child.run_code("for at in range(0, 64 << 20, 4096): data[at] = 2").reason == "died"
+        result = child.wait(timeout=GRACE_S)
+        assert (result.reason, result.limit_value) == ("oom", 48 * mib)
+    assert python.run_code("set(data)").text == str({ord("x")})
+
+
 def test_parent_and_children_diverge_in_memory_and_files(python):
     python.run_code("x = 1; open('/tmp/f', 'w').write('parent')")
     with python.fork(3) as children:
