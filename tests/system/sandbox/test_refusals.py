@@ -4,10 +4,10 @@ import contextlib
 import os
 import resource
 import threading
-from pathlib import Path
 
 import pytest
 
+import _ledger
 import ramet
 from ramet.client import fork, sandboxes
 from ramet.errors import ForkError, InvalidRequest, IsolationError, RametError, SandboxEnded, Unforkable
@@ -91,12 +91,11 @@ def test_a_sandbox_that_is_killed_while_it_is_forked_tells_that_it_was_killed(fo
 
 @contextlib.contextmanager
 def few_processes(core, more):
-    """Core's user may have only so many more processes: a number that the kernel counts by user."""
-    owner = os.stat(f"/proc/{core}").st_uid
+    """Core's user may have only so many more processes: the kernel counts them by user and user namespace."""
     count = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # others end meanwhile
-            count += sum(task.stat().st_uid == owner for task in (process / "task").iterdir())
+    for pid in [core, *(one.pid for one in _ledger.descendants(core))]:
+        with contextlib.suppress(OSError):  # it has ended
+            count += len(os.listdir(f"/proc/{pid}/task"))
     before = resource.prlimit(core, resource.RLIMIT_NPROC)
     resource.prlimit(core, resource.RLIMIT_NPROC, (count + more, before[1]))
     try:
@@ -105,29 +104,15 @@ def few_processes(core, more):
         resource.prlimit(core, resource.RLIMIT_NPROC, before)
 
 
-def failing_fork(core, python, **options):
-    """The error of a fork for which processes run out half way.
-
-    Those of other tests that end meanwhile leave room for as many children: then it is tried again.
-    """
-    for _ in range(20):
-        with few_processes(core, 24):
-            try:
-                children = python.fork(60, **options)
-            except (ForkError, IsolationError) as error:
-                return error
-        with children:
-            pass
-    pytest.fail("processes never ran out")
-
-
 def test_when_processes_run_out_half_way_each_child_has_its_own_error(own):
     client = own.client()
     _, core = own.pids()
     with ramet.Sandbox(command=PYTHON, client=client) as python:
         tell(python, "x = 41")
-        error = failing_fork(core, python, on_error="keep")
-        assert isinstance(error, ForkError), error
+        with few_processes(core, 24), pytest.raises((ForkError, IsolationError)) as caught:
+            python.fork(60, on_error="keep")
+        assert isinstance(caught.value, ForkError), caught.value
+        error = caught.value
         assert len(error.errors) + len(error.sandboxes) == 60
         assert error.errors
         assert {type(one) for one in error.errors.values()} <= {IsolationError}
@@ -152,7 +137,8 @@ def test_survivors_of_a_fork_that_failed_in_part_end_unless_they_are_kept(own):
     _, core = own.pids()
     with ramet.Sandbox(command=PYTHON, client=client) as python:
         tell(python, "x = 41")
-        assert isinstance(failing_fork(core, python), ForkError)
+        with few_processes(core, 24), pytest.raises(ForkError):
+            python.fork(60)
         assert [one.id for one in sandboxes.list(client=client)] == [python.id]
 
 
