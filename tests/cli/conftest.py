@@ -19,7 +19,7 @@ def ramet():
     """Call `ramet WORDS...` to its end; output as bytes."""
 
     def call(*words, **options):
-        options = {"stdin": subprocess.DEVNULL, "timeout": 50, **options}
+        options = {"stdin": subprocess.DEVNULL, "timeout": 150, **options}
         if "input" in options:
             del options["stdin"]
         return subprocess.run([*PROGRAM, *words], capture_output=True, check=False, **options)

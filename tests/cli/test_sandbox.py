@@ -6,6 +6,9 @@ import pytest
 
 SLEEP = ("--", "sh", "-c", "read x")
 
+# Each command is a Python of its own; beside compilers and first builds of templates one has taken 50 s.
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(autouse=True)
 def nothing_left(ramet):
