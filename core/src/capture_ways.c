@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of a large tree the first: the answer of a snapshot is one frame, and a record keeps no more. */
+#define WAYS_MAX 128
+
 static const char *
 way_of(const struct capture *capture)
 {
@@ -29,7 +32,7 @@ capture_ways(const struct capture_tree *tree, struct writer *out)
 {
   cleanup_writer struct writer text = {0};
 
-  for (int i = 0; i < tree->count; i++) {
+  for (int i = 0; i < tree->count && i < WAYS_MAX; i++) {
     const struct capture *capture = tree->processes[i];
     char line[128], name[sizeof capture->name];
     snprintf(name, sizeof name, "%s", capture->name);

@@ -327,16 +327,22 @@ watch_stem(struct snapshot *s, struct err *err)
   return -1;
 }
 
+static struct stem_plan
+plan_of_stem(struct snapshot *s)
+{
+  return (struct stem_plan){.image = &s->image,
+                            .pages = s->pages,
+                            .root = s->root,
+                            .filter = filter_find(s->filter),
+                            .frozen = s->frozen,
+                            .fault = s->fault};
+}
+
 int
 snapshot_adopt_copy(struct snapshot *s, struct err *err)
 {
   struct sandbox *source = sandbox_find(s->source);
-  struct stem_plan plan = {.image = &s->image,
-                           .pages = s->pages,
-                           .root = s->root,
-                           .filter = filter_find(s->filter),
-                           .frozen = s->frozen,
-                           .fault = s->fault};
+  struct stem_plan plan = plan_of_stem(s);
   struct stem_adoption adoption = {.pid = s->copy,
                                    .nursery = source ? source->nursery : -1,
                                    .syscall_address = s->syscall_address,
@@ -361,12 +367,7 @@ snapshot_build_stem(struct snapshot *s, struct err *err)
   /* Again, from an image that has pages by now, and more of them than before. */
   if (!s->request && stem_find_region(&s->image, 0, 0, &s->region_start, &s->region_length, err) < 0)
     return -1;
-  struct stem_plan plan = {.image = &s->image,
-                           .pages = s->pages,
-                           .root = s->root,
-                           .filter = filter_find(s->filter),
-                           .frozen = s->frozen,
-                           .fault = s->fault};
+  struct stem_plan plan = plan_of_stem(s);
 
   if (stem_fork(&plan, s->region_start, s->region_length, &s->stem_pid, &s->stem, err) < 0)
     return -1;

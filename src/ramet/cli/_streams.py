@@ -24,6 +24,7 @@ __all__ = [
     "has_input",
     "open_missing",
     "output_told",
+    "passing_on",
     "standard_output",
     "writer",
 ]
@@ -80,6 +81,18 @@ def die_of(number: signal.Signals) -> int:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     return 128 + number
+
+
+def passing_on(work: Callable[[], int]) -> int:
+    """The exit code of `work`, which writes to this process's output; or of an output that fails."""
+    try:
+        return work()
+    except OutputClosed:
+        # Whatever is behind it ends, or goes on, as it should; the shell sees what it sees of any program.
+        return die_of(signal.SIGPIPE)
+    except OutputFailed as error:
+        _errors.say(str(error))
+        return _errors.FAILED
 
 
 class Output(io.RawIOBase):

@@ -756,9 +756,9 @@ class ForkWay(NamedTuple):
 
     @classmethod
     def parse(cls, lines: str) -> tuple[Self, ...]:
-        """From what core tells: a line for each. The first `WAYS_KEPT` of them."""
+        """From what core tells: a line for each."""
         # Not splitlines(): names are the guest's, and may hold what that takes for an end.
-        return tuple([cls._of_line(line) for line in lines.split("\n")[:WAYS_KEPT] if line])
+        return tuple([cls._of_line(line) for line in lines.split("\n") if line])
 
     @classmethod
     def _of_line(cls, line: str) -> Self:
@@ -769,10 +769,6 @@ class ForkWay(NamedTuple):
     def from_wire(cls, data: Iterable[Sequence[Any]]) -> tuple[Self, ...]:
         """From JSON."""
         return tuple([cls(*one) for one in data])
-
-
-WAYS_KEPT = 128
-"""Of so many processes it is kept how their memory came along: what is kept of a sandbox has a bound."""
 
 
 def hostname_of(name: str | None, sandbox: str) -> str:

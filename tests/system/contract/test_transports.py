@@ -15,6 +15,7 @@ import pytest
 import ramet
 from ramet.client import Client, sandboxes, snapshots
 from server._server import Server
+from system._interrupting import interrupted
 
 PATIENCE_S = 30.0
 LINES = "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done"
@@ -213,17 +214,8 @@ def test_a_port_is_reached_from_this_machine(shell: ramet.Sandbox):
 
 def test_an_interrupt_ends_what_runs_and_keeps_the_state(python: ramet.Sandbox):
     python.interrupt()  # nothing runs
-    started = threading.Event()
-    done: list[ramet.Execution] = []
     code = "kept = 7; print(1, flush=True); import time; time.sleep(60)"
-    running = threading.Thread(
-        target=lambda: done.append(python.run_code(code, on_stdout=lambda _: started.set()))
-    )
-    running.start()
-    assert started.wait(PATIENCE_S)
-    python.interrupt()
-    running.join(PATIENCE_S)
-    assert [one.reason for one in done] == ["interrupted"]
+    assert [done.reason for done in interrupted(python, code, PATIENCE_S)] == ["interrupted"]
     assert python.run_code("kept").text == "7"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import ramet
 from ramet.errors import CodeFailed, InvalidRequest, SandboxEnded
+from system._interrupting import interrupted
 
 GRACE_S = 30
 
@@ -167,15 +168,7 @@ def test_an_interrupt_ends_what_runs_and_nothing_else(python):
     python.interrupt()
     assert python.run_code("x = 1; x").text == "1"
     code = "print(1, flush=True); import time; time.sleep(60)"
-    started, interrupted = threading.Event(), []
-    thread = threading.Thread(
-        target=lambda: interrupted.append(python.run_code(code, on_stdout=lambda _: started.set()))
-    )
-    thread.start()
-    assert started.wait(GRACE_S)
-    python.interrupt()
-    thread.join(GRACE_S)
-    assert [done.reason for done in interrupted] == ["interrupted"]
+    assert [done.reason for done in interrupted(python, code, GRACE_S)] == ["interrupted"]
     assert python.run_code("x").text == "1"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +10,15 @@ import typer
 
 from ramet.cli import _errors
 from ramet.cli._command import LITERAL
-from ramet.cli._streams import OutputClosed, OutputFailed, die_of, has_input, writer
+from ramet.cli._streams import has_input, passing_on, writer
 from ramet.cli._target import CHILD, TARGET, ask, check, default_target, exit_code_of
-from ramet.cli.commands.run import command_of, json_of, variable
-from ramet.cli.render import end_note
+from ramet.cli.commands.run import command_of, json_of, passed, variable
 from ramet.errors import InvalidRequest, RametError, WaitTimeout
 from ramet.models.limits import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ramet.client import Commands
-    from ramet.client._sync.commands import Output
+    from ramet.client._sync.commands import Command, Output
     from ramet.models.results import CommandResult
 
 PING_S = 10.0
@@ -92,7 +88,7 @@ def exec_(
         ):
             if value:
                 raise InvalidRequest.of(option, "is not for --target")
-        return _exec_at(target, arguments["command"], timeout, as_json=as_json)
+        return passing_on(lambda: _exec_at(target, arguments["command"], timeout, as_json=as_json))
     commands = _commands(sandbox)
     if detach:
         if stdin:
@@ -111,7 +107,7 @@ def exec_(
             raise
         print(json.dumps(json_of(result)))
         return result.exit_code
-    return _passed(lambda **callbacks: commands.run(**arguments, **callbacks), timeout)
+    return passed(lambda **callbacks: commands.run(**arguments, **callbacks), timeout)
 
 
 def _exec_at(target: str, command: str | list[str], timeout: str | None, *, as_json: bool) -> int:
@@ -176,7 +172,7 @@ def attach(
     with_it = _commands(sandbox).connect(number)
     try:
         if not as_json:
-            return _passed(with_it.wait, None)
+            return passed(with_it.wait, None)
         result = with_it.wait()
         print(json.dumps(json_of(result)))
         return result.exit_code
@@ -203,27 +199,26 @@ def logs(
     """
     with_it = _commands(sandbox).connect(number_of(command), cursor=_cursor_of(cursor))
     try:
-        if follow and not as_json:
-            with_it.wait(on_stdout=writer(1), on_stderr=writer(2))
-            return 0
-        if follow:
-            with_it.wait()
-        written = [_so_far(stream) for stream in (with_it.stdout, with_it.stderr)]
-        if not as_json:
-            for stream, data in zip((1, 2), written, strict=True):
-                writer(stream)(data)
-            return 0
-        out, err = (data.decode(errors="replace") for data in written)
-        told = {"command": with_it.id, "stdout": out, "stderr": err, "running": with_it.running}
-        print(json.dumps(told | {"cursor": ",".join(map(str, with_it.cursor))}))
-        return 0
-    except OutputClosed:
-        return die_of(signal.SIGPIPE)
-    except OutputFailed as error:
-        _errors.say(str(error))
-        return _errors.FAILED
+        return passing_on(lambda: _show(with_it, follow=follow, as_json=as_json))
     finally:
         with_it.close()
+
+
+def _show(with_it: Command, *, follow: bool, as_json: bool) -> int:
+    if follow and not as_json:
+        with_it.wait(on_stdout=writer(1), on_stderr=writer(2))
+        return 0
+    if follow:
+        with_it.wait()
+    written = [_so_far(stream) for stream in (with_it.stdout, with_it.stderr)]
+    if not as_json:
+        for stream, data in zip((1, 2), written, strict=True):
+            writer(stream)(data)
+        return 0
+    out, err = (data.decode(errors="replace") for data in written)
+    told = {"command": with_it.id, "stdout": out, "stderr": err, "running": with_it.running}
+    print(json.dumps(told | {"cursor": ",".join(map(str, with_it.cursor))}))
+    return 0
 
 
 def _so_far(stream: Output) -> bytes:
@@ -290,17 +285,3 @@ def _state(reason: str | None, exit_code: int | None) -> str:
     if reason is None:
         return "running"
     return f"exit code {exit_code}" if reason == "exit" else reason
-
-
-def _passed(call: Callable[..., CommandResult], timeout: str | None) -> int:
-    """The exit code of a command whose output goes to this process's."""
-    try:
-        result = call(on_stdout=writer(1), on_stderr=writer(2))
-    except OutputClosed:
-        return die_of(signal.SIGPIPE)
-    except OutputFailed as error:
-        _errors.say(str(error))
-        return _errors.FAILED
-    if note := end_note(result, timeout):
-        _errors.say(note)
-    return result.exit_code

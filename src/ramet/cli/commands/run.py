@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import base64
 import os
-import signal
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
 from ramet.cli import _errors
 from ramet.cli._command import LITERAL
-from ramet.cli._streams import OutputClosed, OutputFailed, die_of, has_input, writer
+from ramet.cli._streams import has_input, passing_on, writer
 from ramet.cli.render import amount, end_note
 from ramet.errors import InvalidRequest, RametError
 from ramet.models.limits import BY_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ramet.models.results import CommandResult
 
 _METAVARS = {"count": "N", "processors": "N", "bytes": "SIZE", "seconds": "SECONDS"}
@@ -144,17 +145,19 @@ def variable(text: str) -> tuple[str, str]:
 def _pass_through(request: _Request) -> int:
     from ramet.client import run as run_command
 
-    try:
-        result = run_command(**request, on_stdout=writer(1), on_stderr=writer(2))
-    except OutputClosed:
-        # The sandbox ends with this; the shell sees what it sees of any program before a closed pipe.
-        return die_of(signal.SIGPIPE)
-    except OutputFailed as error:
-        _errors.say(str(error))
-        return _errors.FAILED
-    if note := end_note(result, request.get("timeout")):
-        _errors.say(note)
-    return result.exit_code
+    return passed(lambda **callbacks: run_command(**request, **callbacks), request.get("timeout"))
+
+
+def passed(call: Callable[..., CommandResult], timeout: str | None) -> int:
+    """The exit code of a command whose output goes to this process's."""
+
+    def work() -> int:
+        result = call(on_stdout=writer(1), on_stderr=writer(2))
+        if note := end_note(result, timeout):
+            _errors.say(note)
+        return result.exit_code
+
+    return passing_on(work)
 
 
 def _print_json(request: _Request) -> int:

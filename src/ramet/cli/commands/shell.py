@@ -11,7 +11,7 @@ import typer
 
 from ramet.cli import _errors
 from ramet.cli._command import LITERAL
-from ramet.cli._streams import OutputClosed, OutputFailed, die_of
+from ramet.cli._streams import passing_on
 from ramet.cli.commands.run import command_of, json_of, variable
 from ramet.cli.render import end_note
 from ramet.errors import InvalidRequest
@@ -55,7 +55,7 @@ def shell(
     All keys go to it but those that detach. The exit code is the command's own. When this terminal goes, that
     one stays, as it does when it is left: --attach comes back to it.
     """
-    from ramet.cli._keyboard import converse, parse_keys
+    from ramet.cli._keyboard import parse_keys
 
     keys, words = parse_keys(detach_keys), list(command or [])
     if sandbox is None:
@@ -79,20 +79,21 @@ def shell(
         arguments["command"] = command_of(words, literal=literal)
     terminal = _opened(_terminals(sandbox), attach, arguments)
     try:
-        ended = converse(terminal, keys)
-        if ended == "ended":
-            return _told(terminal, as_json=as_json)
-        if as_json:
-            print(json.dumps({"terminal": terminal.id, "pid": terminal.pid}))
-        _errors.say(f"it stays open: ramet sandbox shell --attach {terminal.id} {sandbox} comes back to it")
-        return 0 if ended == "detached" else 128 + signal.SIGHUP
-    except OutputClosed:
-        return die_of(signal.SIGPIPE)
-    except OutputFailed as error:
-        _errors.say(str(error))
-        return _errors.FAILED
+        return passing_on(lambda: _sit(terminal, sandbox, keys, as_json=as_json))
     finally:
         terminal.close()
+
+
+def _sit(terminal: Terminal, sandbox: str, keys: bytes, *, as_json: bool) -> int:
+    from ramet.cli._keyboard import converse
+
+    ended = converse(terminal, keys)
+    if ended == "ended":
+        return _told(terminal, as_json=as_json)
+    if as_json:
+        print(json.dumps({"terminal": terminal.id, "pid": terminal.pid}))
+    _errors.say(f"it stays open: ramet sandbox shell --attach {terminal.id} {sandbox} comes back to it")
+    return 0 if ended == "detached" else 128 + signal.SIGHUP
 
 
 def _terminals(sandbox: str) -> Terminals:

@@ -200,7 +200,6 @@ class AsyncCode:
             poller.register(held.session, select.EPOLLIN)
             while not held.hear() and held.signals > 0 and remaining(deadline):
                 await poll(poller, remaining(deadline))
-        held.signals = 0
 
     def _open_input(self, stdin: bytes | None) -> None:
         """What the first piece of code finds at descriptor 0, which is at its end after that."""
