@@ -31,6 +31,7 @@ struct finding {
   struct capture_tree *tree;
   struct found *items;
   int count;
+  bool passing; /* one that was listed is gone: the listing may lack others */
   struct err *err;
 };
 
@@ -78,6 +79,8 @@ add_found(struct finding *f, int pid, int parent)
   return 0;
 }
 
+/* The kernel's list of children goes from each to the next, and leaves some out when one has gone meanwhile
+ * (get_children_pid() of fs/proc/array.c): so it is whole if all that it names are still there. */
 static int
 add_children(struct finding *f, int parent)
 {
@@ -86,21 +89,28 @@ add_children(struct finding *f, int parent)
 
   if (count < 0)
     return err_step(f->err, RAMET_STEP_FIND_PROCESSES, "children of %d: %s", parent, strerror(errno));
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
     if (add_found(f, children[i], parent) < 0)
       return -1;
+    f->passing |= kill(children[i], 0) < 0 && errno == ESRCH;
+  }
   return 0;
 }
 
-/* Parents before their children. */
+/* Whose parent ends gets an ancestor for it: so parents are asked after their children, all that are known already and
+ * stand still. Those that are new come with parents before their children. */
 static int
 find_all(struct finding *f)
 {
   f->count = 0;
+  f->passing = false;
+  for (int i = f->tree->count - 1; i >= 0; i--)
+    if (add_children(f, f->tree->processes[i]->pid) < 0)
+      return -1;
   if (add_children(f, f->tree->source->init_pid) < 0)
     return -1;
   for (int i = 0; i < f->count; i++)
-    if (!f->items[i].zombie && add_children(f, f->items[i].pid) < 0)
+    if (!f->items[i].zombie && !known_process(f->tree, f->items[i].pid) && add_children(f, f->items[i].pid) < 0)
       return -1;
   return 0;
 }
@@ -420,6 +430,7 @@ capture_stop(struct capture_tree *tree, struct err *err)
   cleanup_free struct found *items = malloc(IMAGE_PROCESSES_MAX * sizeof *items);
   struct finding f = {.tree = tree, .items = items, .err = err};
   int added, known;
+  bool again;
 
   if (!items)
     return err_code(err, "internal", "no memory for processes");
@@ -431,14 +442,15 @@ capture_stop(struct capture_tree *tree, struct err *err)
       return -1;
     if (known == 0)
       put_main_first(&f);
-    if (f.count == 0 || f.items[0].zombie)
+    if (f.count == 0 || (known == 0 && f.items[0].zombie))
       return err_code(err, "unforkable", "no process runs in the sandbox");
     added = seize_found(&f);
     if (added < 0 || stop_running(tree, err) < 0)
       return -1;
-    if ((added || tree->count != known) && trace_patience_over())
+    again = added || tree->count != known || f.passing;
+    if (again && trace_patience_over())
       return capture_refuse(tree->processes[0], err, "is one of those that start others faster than they stop");
-  } while (added || tree->count != known);
+  } while (again);
   return note_found(&f);
 }
 

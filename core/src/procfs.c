@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 char *
 procfs_read(const char *path, size_t *length)
@@ -187,6 +188,25 @@ read_numbers(const char *path, int *out, int count, int most)
   return count;
 }
 
+/* Where threads come and go as fast as they can, some listings of a hundred are whole. */
+#define LISTINGS_MAX 1000
+
+/* One listing; whether it has all that there were at its end, of those that it names none having gone. */
+static bool
+list_threads(DIR *dir, int *out, int *count, int most)
+{
+  struct stat directory;
+
+  *count = 0;
+  rewinddir(dir);
+  for (struct dirent *entry; (entry = readdir(dir)) && *count < most;)
+    if (entry->d_name[0] != '.')
+      out[(*count)++] = atoi(entry->d_name);
+  return *count == most || fstat(dirfd(dir), &directory) < 0 || (nlink_t)*count + 2 == directory.st_nlink;
+}
+
+/* The kernel's listing goes from each thread to the next and ends early at one that has just gone, which it may not even
+ * name (proc_task_readdir() of fs/proc/base.c). The links of the directory are its threads, and two. */
 int
 procfs_threads(int pid, int *out, int most)
 {
@@ -197,11 +217,13 @@ procfs_threads(int pid, int *out, int most)
   DIR *dir = opendir(path);
   if (!dir)
     return -1;
-  for (struct dirent *entry; (entry = readdir(dir)) && count < most;)
-    if (entry->d_name[0] != '.')
-      out[count++] = atoi(entry->d_name);
+  bool whole = false;
+  for (int i = 0; i < LISTINGS_MAX && !whole; i++)
+    whole = list_threads(dir, out, &count, most);
   closedir(dir);
-  return count;
+  if (!whole)
+    errno = EAGAIN;
+  return whole ? count : -1;
 }
 
 int

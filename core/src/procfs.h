@@ -44,6 +44,7 @@ bool procfs_gone(void);
 /* Direct children of a process, all its threads' together; -1 with errno: they cannot be told. One that is gone has
  * none. */
 int procfs_children(int pid, int *out, int most);
+/* -1 with errno: they cannot be told; EAGAIN: they come and go too fast. */
 int procfs_threads(int pid, int *out, int most);
 /* One letter, proc(5); 0 when it is gone, PROCFS_UNTOLD with errno when it cannot be told. */
 #define PROCFS_UNTOLD '?'

@@ -166,6 +166,7 @@ read_thread(struct tracee *tracee, struct err *err)
 struct stopping {
   struct tracee *tracees;
   int count;
+  bool passing; /* of the last listing one has ended since: it may lack others */
   struct err *err;
 };
 
@@ -275,6 +276,7 @@ attach(int pid, int tid)
 /* Of threads that execve(2) is replacing: a thread that has ended already, or whose number another has taken since. */
 #define SEIZE_TURNS 50
 
+/* 1: it passes, one way or the other. */
 static int
 seize_thread(struct stopping *s, int pid, int tid, int turn)
 {
@@ -292,15 +294,15 @@ seize_thread(struct stopping *s, int pid, int tid, int turn)
   }
   /* It has ended; or one of ours has just started it, and will tell. */
   if (number == ESRCH || tracer == -1 || tracer == getpid())
-    return 0;
+    return 1;
   if (tracer > 0)
     return refuse(s, "is traced by another process");
   char state = procfs_state(tid);
   if (state == 'Z' && tid == pid)
-    return refuse_without_leader(s, pid);
+    return refuse_without_leader(s, pid) < 0 ? -1 : 1;
   /* Between its end and its disappearance. */
   if (state == 'Z' || state == 'X' || state == 0)
-    return 0;
+    return 1;
   if (number == EPERM && turn < SEIZE_TURNS) {
     nanosleep(&(struct timespec){0, 100000}, NULL);
     return seize_thread(s, pid, tid, turn + 1);
@@ -309,7 +311,8 @@ seize_thread(struct stopping *s, int pid, int tid, int turn)
   return err_step(s->err, RAMET_STEP_SEIZE, "attach to thread %d: %s", tid, strerror(number));
 }
 
-/* Attaches to the threads that are not attached yet; all are interrupted before any is waited for. */
+/* Attaches to the threads that are not attached yet; all are interrupted before any is waited for. The kernel's listing
+ * goes from each thread to the next, and ends early at one that has ended meanwhile (next_tid() of fs/proc/base.c). */
 static int
 seize_new(struct stopping *s, int pid)
 {
@@ -320,9 +323,13 @@ seize_new(struct stopping *s, int pid)
     return err_code(s->err, "exiting", "is exiting");
   if (found < 0)
     return err_step(s->err, RAMET_STEP_SEIZE, "threads of %d: %s", pid, strerror(errno));
-  for (int i = 0; i < found; i++)
-    if (!is_known(s, tids[i]) && seize_thread(s, pid, tids[i], 0) < 0)
+  s->passing = false;
+  for (int i = 0; i < found; i++) {
+    int passes = is_known(s, tids[i]) ? 0 : seize_thread(s, pid, tids[i], 0);
+    if (passes < 0)
       return -1;
+    s->passing |= passes > 0;
+  }
   return s->count - first;
 }
 
@@ -341,20 +348,25 @@ wait_for_all(struct stopping *s)
   return 0;
 }
 
-/* A thread that runs may start another until it is stopped itself: until a round finds none. 0 also when the first
- * thread is not there. */
+/* A thread that runs may start another until it is stopped itself, which is not traced if it was attached to amid that:
+ * until all that are known stand still, and a listing has nobody else. 0 also when the first thread is not there. */
 static int
 stop_rounds(struct stopping *s, int pid)
 {
-  int new_ones;
-
-  do {
-    new_ones = seize_new(s, pid);
-    int waited = new_ones < 0 ? -1 : wait_for_all(s);
+  for (;;) {
+    int waited = wait_for_all(s);
     if (waited)
       return waited;
-  } while (new_ones > 0);
-  return 0;
+    int new_ones = seize_new(s, pid);
+    if (new_ones < 0)
+      return -1;
+    if (new_ones == 0 && !s->passing)
+      return 0;
+    if (trace_patience_over())
+      return refuse(s, "has threads that end and do not go");
+    if (new_ones == 0)
+      nanosleep(&(struct timespec){0, 50000}, NULL);
+  }
 }
 
 static bool

@@ -304,7 +304,7 @@ def test_without_cgroups_the_watcher_and_init_hold_what_they_say(own):
     program = own.program(
         """
 import ramet
-source = "import os\\nfd = os.open('/dev/shm/x', 65)\\ntry:\\n while True: os.write(fd, bytes(1 << 20))\\nexcept OSError: input()"
+source = "import os, signal\\nfd = os.open('/dev/shm/x', 65)\\ntry:\\n while True: os.write(fd, bytes(1 << 20))\\nexcept OSError: signal.pause()"
 result = ramet.run(["python3", "-S", "-c", source], limits={"memory": "32M", "shm": "32M"}, timeout=30)
 print(result.reason, result.limit, result.enforced_by["memory"])
 for limits in ({"memory": "32M", "shm": "64M"}, {"shm": 100}, {"io": "1M"}, {"cpus": 0.01}):
