@@ -1520,6 +1520,7 @@ pie_twin(struct pie_args *args, int32_t *fds)
     SYS2(SYS_kill, SYS0(SYS_getpid), 19 /* SIGSTOP */);
 }
 
+/* That there is none is said where it would speak itself, before anybody can notice by closed sockets. */
 PIE_INLINE long
 fork_twin(struct pie_args *args, int32_t *fds)
 {
@@ -1530,6 +1531,8 @@ fork_twin(struct pie_args *args, int32_t *fds)
   long pid = SYS2(SYS_clone3, &clone, sizeof clone);
   if (pid == 0)
     pie_twin(args, fds);
+  if (pid < 0)
+    pie_report(fds[3], RAMET_STEP_CHILD_CLONE, pid, 0);
   return pid;
 }
 
@@ -1585,6 +1588,29 @@ pie_spare(struct pie_args *args, int32_t *fds)
 }
 
 PIE_INLINE void
+close_order(const int32_t *fds)
+{
+  for (int i = 0; i < PIE_SPAWN_FDS; i++)
+    SYS1(SYS_close, fds[i]);
+  for (int i = 0; i < fds[PIE_ORDER_ENTRANCES]; i++)
+    SYS1(SYS_close, fds[PIE_ORDER_ENTRANCE + i]);
+}
+
+/* For a spare that could not be: its order may be there already, and no other can follow. */
+PIE_CODE static __attribute__((noinline)) void
+stand_in(struct pie_args *args, int socket)
+{
+  int32_t fds[PIE_ORDER_WORDS];
+  uint32_t spare;
+
+  SYS2(SYS_shutdown, socket, 0 /* SHUT_RD */);
+  if (pie_receive_order(args, socket, &spare, fds) < 0)
+    return;
+  fork_twin(args, fds);
+  close_order(fds);
+}
+
+PIE_INLINE void
 make_spare(struct pie_args *args, int32_t *fds)
 {
   struct clone_args clone;
@@ -1593,8 +1619,11 @@ make_spare(struct pie_args *args, int32_t *fds)
     pie_learn(args, fds[1]);
   clear_clone(&clone);
   clone.flags = CLONE_PARENT;
-  if (SYS2(SYS_clone3, &clone, sizeof clone) == 0)
+  long pid = SYS2(SYS_clone3, &clone, sizeof clone);
+  if (pid == 0)
     pie_spare(args, fds);
+  if (pid < 0)
+    stand_in(args, fds[0]);
 }
 
 PIE_CODE static __attribute__((noinline)) void
@@ -1624,10 +1653,7 @@ pie_serve(struct pie_args *args)
     else
       pie_order(args, fds);
     args->fault = 0;
-    for (int i = 0; i < PIE_SPAWN_FDS; i++)
-      SYS1(SYS_close, fds[i]);
-    for (int i = 0; i < fds[PIE_ORDER_ENTRANCES]; i++)
-      SYS1(SYS_close, fds[PIE_ORDER_ENTRANCE + i]);
+    close_order(fds);
   }
 }
 

@@ -49,7 +49,7 @@ blames_init(struct sandbox *sandbox, int step, int error)
   return sandbox->state != SANDBOX_STARTING;
 }
 
-/* A twin that could not place its child says why, and exits. */
+/* A twin that could not place its child says why, and exits. For one that could not be forked the stem does. */
 static bool
 refused_by_twin(struct sandbox *sandbox)
 {

@@ -717,7 +717,8 @@ on_entered(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
   sandbox->entered = true;
-  if (sandbox->status_socket < 0 || sandbox->child_runs)
+  /* A fork's status socket has closed before this too where its child is gone. */
+  if (!sandbox->origin || sandbox->child_runs)
     sandbox_stand(sandbox);
 }
 
