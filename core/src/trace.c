@@ -276,7 +276,7 @@ attach(int pid, int tid)
 /* Of threads that execve(2) is replacing: a thread that has ended already, or whose number another has taken since. */
 #define SEIZE_TURNS 50
 
-/* 1: it passes, one way or the other. */
+/* 1: it passes, and the listing with it. */
 static int
 seize_thread(struct stopping *s, int pid, int tid, int turn)
 {
@@ -292,8 +292,11 @@ seize_thread(struct stopping *s, int pid, int tid, int turn)
       return err_step(s->err, RAMET_STEP_SEIZE, "interrupt thread %d: %s", tid, strerror(errno));
     return add_tracee(s, tid);
   }
-  /* It has ended; or one of ours has just started it, and will tell. */
-  if (number == ESRCH || tracer == -1 || tracer == getpid())
+  /* One of ours has just started it, and will tell: by execve(2) it may be the first now, who is looked at later. Or it
+   * has ended, and stays in the listing until its exit is taken. */
+  if (tracer == getpid())
+    return 0;
+  if (number == ESRCH || tracer == -1)
     return 1;
   if (tracer > 0)
     return refuse(s, "is traced by another process");
