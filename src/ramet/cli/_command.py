@@ -7,7 +7,9 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["COMPLETES", "LITERAL", "Command", "Group", "RunCommand"]
+from ramet.cli._server import asked, options
+
+__all__ = ["COMPLETES", "LITERAL", "Command", "Group", "LocalCommand", "RunCommand"]
 
 COMPLETES = "_RAMET_COMPLETE"
 """The variable by which a shell asks for words to complete with."""
@@ -38,8 +40,8 @@ def _unconverted(params: Any) -> Any:
     return params
 
 
-class Command(TyperCommand):
-    """A command whose arguments are not converted."""
+class LocalCommand(TyperCommand):
+    """A command about this machine, whose arguments are not converted."""
 
     def get_params(self, ctx: Any) -> Any:
         params = _unconverted(super().get_params(ctx))
@@ -48,6 +50,19 @@ class Command(TyperCommand):
 
             complete(params)
         return params
+
+
+class Command(LocalCommand):
+    """A command that asks the daemon, or a server in its place."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *options()]
+
+    def invoke(self, ctx: Any) -> Any:
+        where = {name: ctx.params.pop(name, None) for name in ("daemon_url", "daemon_token")}
+        with asked(where):
+            return super().invoke(ctx)
 
 
 class Group(TyperGroup):

@@ -1,17 +1,20 @@
 """Words that stand for something of the user's: which there are, for a shell that completes them.
 
-Nothing is started for that, and whatever goes wrong is no completion.
+Nothing is started for that; a server that the line or the environment names is asked. Whatever goes wrong is
+no completion.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ramet.cli._server import asked, known
 from ramet.errors import RametError
 from ramet.models.events import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ramet.client import Client
 
@@ -30,15 +33,17 @@ def _snapshots(client: Client, _chosen: dict[str, Any]) -> list[str]:
     return [one.name for one in snapshots.list(client=client)]
 
 
-def _templates(client: Client, _chosen: dict[str, Any]) -> list[str]:
+def _templates(client: Client, _chosen: dict[str, Any]) -> Iterator[str]:
     from ramet.client import templates
     from ramet.models.sandboxes import BUILT_IN
 
-    return sorted({*BUILT_IN, *(one.name for one in templates.all_built(client=client))})
+    yield from BUILT_IN  # which are there without a daemon
+    yield from sorted({one.name for one in templates.all_built(client=client)} - set(BUILT_IN))
 
 
-def _either(client: Client, chosen: dict[str, Any]) -> list[str]:
-    return _snapshots(client, chosen) + _templates(client, chosen)
+def _either(client: Client, chosen: dict[str, Any]) -> Iterator[str]:
+    yield from _templates(client, chosen)
+    yield from _snapshots(client, chosen)
 
 
 def _commands(client: Client, chosen: dict[str, Any]) -> list[str]:
@@ -52,8 +57,10 @@ def _events(_client: Client, _chosen: dict[str, Any]) -> list[str]:
     return list(TYPES)
 
 
+_Find: TypeAlias = "Callable[[Client, dict[str, Any]], Iterable[str]]"
+
 # By the name of an argument or option, or where that says nothing by how its value is called in the help.
-_OF_NAME: dict[str, Callable[[Client, dict[str, Any]], list[str]]] = {
+_OF_NAME: dict[str, _Find] = {
     "tag": _either,
     "tags": _either,
     "snapshot": _either,
@@ -62,7 +69,7 @@ _OF_NAME: dict[str, Callable[[Client, dict[str, Any]], list[str]]] = {
     "target": _sandboxes,
     "types": _events,
 }
-_OF_METAVAR: dict[str, Callable[[Client, dict[str, Any]], list[str]]] = {
+_OF_METAVAR: dict[str, _Find] = {
     "SANDBOX": _sandboxes,
     "SANDBOX...": _sandboxes,
     "SNAPSHOT": _snapshots,
@@ -83,14 +90,11 @@ def complete(params: Any) -> None:
             param._custom_shell_complete = _begun(found)  # noqa: SLF001
 
 
-def _begun(find: Callable[[Client, dict[str, Any]], list[str]]) -> Callable[[Any, Any, str], list[str]]:
+def _begun(find: _Find) -> Callable[[Any, Any, str], list[str]]:
     def words(ctx: Any, _param: Any, begun: str) -> list[str]:
-        from ramet.client import Client
-
-        try:
-            with Client(start=False) as client:
-                return [word for word in find(client, ctx.params) if word.startswith(begun)]
-        except RametError:
-            return []
+        found: list[str] = []
+        with contextlib.suppress(RametError), asked(ctx.params), known() as client:
+            found.extend(word for word in find(client, ctx.params) if word.startswith(begun))
+        return found
 
     return words

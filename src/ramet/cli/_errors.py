@@ -47,6 +47,9 @@ _OPTIONS = {
     "n": "-n",
     "image": "--image",
     "ttl": "--ttl",
+    "url": "--daemon-url",
+    "token": "--daemon-token",
+    "daemon_token": "--daemon-token",
     "keep_on": "--keep-on",
     **{f"limits.{spec.name}": spec.option for spec in LIMITS},
 }

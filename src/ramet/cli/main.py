@@ -11,7 +11,7 @@ import typer
 
 from ramet._version import __version__
 from ramet.cli import _errors
-from ramet.cli._command import COMPLETES, Command, Group, RunCommand
+from ramet.cli._command import COMPLETES, Command, Group, LocalCommand, RunCommand
 from ramet.cli._streams import Output, open_missing, output_told, standard_output
 from ramet.cli.commands import (
     bench,
@@ -72,13 +72,13 @@ app.add_typer(root_app, name="root")
 app.command("bench", cls=Command)(bench.bench)
 # Its options are converted: it imports far more than that takes.
 app.command("serve")(serve.serve)
-app.command("drain", cls=Command)(drain.drain)
-app.command("version", cls=Command)(version.version)
-daemon_app.command("start", cls=Command)(daemon.start)
-daemon_app.command("stop", cls=Command)(daemon.stop)
-daemon_app.command("upgrade", cls=Command)(daemon.upgrade)
-daemon_app.command("status", cls=Command)(daemon.status)
-root_app.command("build", cls=Command)(root.build)
+app.command("drain", cls=LocalCommand)(drain.drain)
+app.command("version", cls=LocalCommand)(version.version)
+daemon_app.command("start", cls=LocalCommand)(daemon.start)
+daemon_app.command("stop", cls=LocalCommand)(daemon.stop)
+daemon_app.command("upgrade", cls=LocalCommand)(daemon.upgrade)
+daemon_app.command("status", cls=LocalCommand)(daemon.own_status)
+root_app.command("build", cls=LocalCommand)(root.build)
 app.command("fork", cls=Command)(sandbox.fork)
 app.command("ls", cls=Command)(sandbox.ls)
 app.command("kill", cls=Command)(sandbox.kill)
@@ -86,14 +86,14 @@ app.command("events", cls=Command)(events.events)
 app.command("exec", cls=RunCommand, context_settings={"allow_interspersed_args": False})(processes.exec_)
 app.command("logs", cls=Command)(processes.logs)
 app.command("spawn", cls=Command)(forkd.spawn)
-app.command("ping", cls=Command)(processes.ping)
+app.command("ping", cls=LocalCommand)(processes.ping)
 app.command("eval", cls=Command)(forkd.eval_)
 app.command("rmi", cls=Command)(forkd.rmi)
 app.command("snapshot-info", cls=Command)(forkd.snapshot_info)
 app.command("snapshot-compact", cls=Command)(forkd.snapshot_compact)
 app.command("pack", cls=Command)(pack.pack)
 app.command("unpack", cls=Command)(pack.unpack)
-app.command("completion", cls=Command)(completion.completion)
+app.command("completion", cls=LocalCommand)(completion.completion)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(snapshot_app, name="snapshot")
 app.add_typer(template_app, name="template")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ramet.doctor import Check
+    from ramet.models.operations import Finding
     from ramet.models.results import CommandResult
 
 __all__ = ["age", "amount", "checks", "console", "end_note", "how_it_ended", "pairs", "size", "table"]
@@ -97,7 +98,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-def checks(found: Sequence[Check]) -> None:
+def checks(found: Sequence[Check | Finding]) -> None:
     """The findings of `ramet doctor`, and the commands that mend what is not well."""
     from rich.table import Table
     from rich.text import Text

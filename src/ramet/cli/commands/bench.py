@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from ramet.cli._progress import working
+from ramet.client._chosen import chosen
 from ramet.errors import InvalidRequest
 
 CHECKOUT = Path(__file__).resolve().parents[4]
@@ -47,6 +48,8 @@ def bench(
             if value:
                 raise InvalidRequest.of(option, "is not for --tag")
         return _walk(tag, "5" if n is None else n, json_file)
+    if chosen():
+        raise InvalidRequest("not_remote", "these measure this machine: with a server there is --tag NAME")
     if n is not None:
         raise InvalidRequest.of("n", "belongs to --tag")
     import subprocess

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ramet.cli._server import known
 from ramet.errors import DaemonError, DaemonLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ramet.client import Client
     from ramet.models.operations import DaemonStatus
 
 ABSENT = 3
@@ -79,11 +83,23 @@ def upgrade(as_json: bool = _JSON) -> int:
 
 
 def status(as_json: bool = _JSON) -> int:
-    """Show the daemon and its core, without starting them. The exit code is 3 when none is running."""
+    """Show the daemon and its core, without starting them. The exit code is 3 when none is running.
+
+    With a server it shows the server's, to tokens with the scope admin.
+    """
+    return _status(known, as_json)
+
+
+def own_status(as_json: bool = _JSON) -> int:
+    """Show the daemon of this machine as ramet status does, whatever server is asked otherwise."""
     from ramet.client import Client
 
+    return _status(lambda: Client(start=False), as_json)
+
+
+def _status(client_of: Callable[[], Client], as_json: bool) -> int:
     try:
-        with Client(start=False) as client:
+        with client_of() as client:
             found = client.status()
     except DaemonLost as error:
         if error.code != "daemon_absent":

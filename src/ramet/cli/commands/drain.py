@@ -41,12 +41,12 @@ def drain(
     from ramet.models.limits import parse_seconds
 
     seconds = float(parse_seconds(deadline, "deadline"))
-    for field, value in (("url", url), ("tls_ca", tls_ca)):
+    for field, value in (("--url", url), ("--tls-ca", tls_ca)):
         if socket is not None and value is not None:
             raise InvalidRequest.of(field, "is of no use with --socket")
     if seconds > DEADLINE_MAX_S:
         text = f"{deadline} is more than {DEADLINE_MAX_S} seconds"
-        raise InvalidRequest.of("deadline", text, code="out_of_range")
+        raise InvalidRequest.of("--deadline", text, code="out_of_range")
     where = url or os.environ.get("RAMET_URL") or URL
     asking = _connection(where, socket, tls_ca, seconds + PATIENCE_S)
     told = _asked(asking, f"/v1/drain?deadline={seconds:g}", _token(token_file), socket or where)
@@ -66,9 +66,9 @@ def _token(path: str | None) -> str | None:
             token = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InvalidRequest.of("token-file", f"{path}: {why}") from None
+        raise InvalidRequest.of("--token-file", f"{path}: {why}") from None
     if not token.isascii() or not token.isprintable() or not token or " " in token:
-        raise InvalidRequest.of("token-file", f"{path} is not one line with a token")
+        raise InvalidRequest.of("--token-file", f"{path} is not one line with a token")
     return token
 
 
@@ -82,19 +82,19 @@ def _connection(url: str, socket: str | None, tls_ca: str | None, timeout: float
     except ValueError:
         port = -1
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise InvalidRequest.of("url", f"{url!r:.200} is not as http://HOST:PORT or https://HOST:PORT")
+        raise InvalidRequest.of("--url", f"{url!r:.200} is not as http://HOST:PORT or https://HOST:PORT")
     if socket is not None:
         return _over_unix(socket, timeout)
     if parts.scheme == "http":
         if tls_ca is not None:
-            raise InvalidRequest.of("tls-ca", f"is for https, and the server is {url}")
+            raise InvalidRequest.of("--tls-ca", f"is for https, and the server is {url}")
         return HTTPConnection(parts.hostname, port, timeout=timeout)
     import ssl
 
     try:
         context = ssl.create_default_context(cafile=tls_ca)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest.of("tls-ca", f"{tls_ca}: {error.strerror or error}") from None
+        raise InvalidRequest.of("--tls-ca", f"{tls_ca}: {error.strerror or error}") from None
     return HTTPSConnection(parts.hostname, port, timeout=timeout, context=context)
 
 
