@@ -556,6 +556,8 @@ class AsyncFiles:
         link.send(ask.kind, ask.payload())
         deadline = time.monotonic() + patience
         found: Frames = []
+        # No answer is there at once: to look first would be a system call for nothing.
+        await self._commands.wait_link(link, deadline)
         while link.busy:
             try:
                 frame = link.receive()

@@ -553,6 +553,8 @@ class Files:
         link.send(ask.kind, ask.payload())
         deadline = time.monotonic() + patience
         found: Frames = []
+        # No answer is there at once: to look first would be a system call for nothing.
+        self._commands.wait_link(link, deadline)
         while link.busy:
             try:
                 frame = link.receive()
