@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 
 import ramet
 from benchmarks import _peers
+from benchmarks._bare import BareForks
 from benchmarks._interpreter import Interpreter
-from benchmarks._measure import Action, Figure, Series, alternate, ratio, timed
+from benchmarks._measure import Action, Figure, Series, alternate, difference, ratio, timed
 from benchmarks._memory import settled_kib
 from benchmarks._peers import Bubblewrap, collect
 from benchmarks._settings import Outcome, Settings
@@ -55,14 +56,19 @@ def _first_answer(template: str) -> Action:
 
 
 def measure_code(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
-    """Create to first answer, forked ahead or not; a round trip; a live fork until the child has answered."""
+    """Create to first answer, forked ahead or not, and what of that is the SDK's; a round trip; a live fork.
+
+    A fork is over when the child has answered.
+    """
     created, ahead = Series("create to first answer", "ms"), Series("forked ahead, to first answer", "ms")
     live, forked = Series("live fork to the child's answer", "ms"), Series("os.fork to result", "ms")
+    whole, bare = Series("create to first answer, beside", "ms"), Series("the same without the SDK", "ms")
     trip, peer = Series("run_code, round trip", "ms"), Series("python3 -c, bubblewrap", "ms")
     with ExitStack() as using:
         for name, options in ((PLAIN, {}), (AHEAD, {"warm_children": 4})):
             using.enter_context(_template(name, **options))
         parent = using.enter_context(ramet.Sandbox(PLAIN))
+        forks = using.enter_context(BareForks(PLAIN))
         interpreter = using.enter_context(Interpreter(_warm()))
 
         def fork() -> float:
@@ -84,15 +90,23 @@ def measure_code(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
             words = bubblewrap.plain([program, "-c", "print(6 * 7)"], show=prefixes)
             contenders.append((peer, lambda: timed(lambda: collect(words))))
         alternate(contenders, settings.code_rounds, settle_s=0.004)
+        pair: list[tuple[Series, Action]] = [
+            (whole, _first_answer(PLAIN)),
+            (bare, lambda: forks.first_answer("6 * 7", b'"42"')),
+        ]
+        alternate(pair, settings.code_rounds, settle_s=0.004)
         alternate([(trip, lambda: timed(lambda: _answer(parent)))], settings.code_rounds)
     figures = [
         Figure("code_first_answer_p50", "create to first answer, p50", "ms", created.p50, 1.5),
         Figure("code_first_answer_ratio", "  share of os.fork's", "x", ratio(created, forked), 1.0),
+        Figure("code_added", "  added by the SDK, p50", "ms", difference(whole, bare), 0.3),
         Figure("code_ahead_p50", "forked ahead, to first answer, p50", "ms", ahead.p50, 0.5),
         Figure("code_trip_p50", "run_code, round trip, p50", "ms", trip.p50, 0.15),
         Figure("code_live_p50", "live fork to the child's answer, p50", "ms", live.p50, 6.0),
     ]
-    return Outcome(figures, [one for one in (created, ahead, live, forked, trip, peer) if one.samples])
+    return Outcome(
+        figures, [one for one in (created, whole, bare, ahead, live, forked, trip, peer) if one.samples]
+    )
 
 
 def measure_alive(settings: Settings, _: Bubblewrap | None) -> Outcome:

@@ -105,6 +105,11 @@ def ratio(ours: Series, theirs: Series | None) -> float | None:
     return median(one / other for one, other in zip(ours.samples, theirs.samples, strict=True))
 
 
+def difference(whole: Series, part: Series) -> float:
+    """The median of what one takes more than the other, round by round."""
+    return median(one - other for one, other in zip(whole.samples, part.samples, strict=True))
+
+
 def alternate(
     contenders: Sequence[tuple[Series, Action]], rounds: int, *, warm_up: int = 3, settle_s: float = 0.0
 ) -> None:

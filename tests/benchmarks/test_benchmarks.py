@@ -27,6 +27,7 @@ FIGURES = {
     "import_p50",
     "code_first_answer_p50",
     "code_first_answer_ratio",
+    "code_added",
     "code_ahead_p50",
     "code_trip_p50",
     "code_live_p50",
