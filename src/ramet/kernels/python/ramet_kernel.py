@@ -1034,6 +1034,11 @@ class _Seeds:
         if module is not None:
             module.RAND_add(os.urandom(48), 48.0)
 
+    @staticmethod
+    def after_ssl(module: Any) -> None:
+        """OpenSSL makes its generators when they are first asked, in 1 ms and 60 pages: each child would do it anew."""
+        module.RAND_bytes(1)
+
     def if_seeded(self, duty: Callable[[], None]) -> Callable[[Any], None]:
         """An action for after an import: what was promised at the fork holds for modules that come later."""
         return lambda _: None if self.seed is None else duty()
@@ -1045,6 +1050,7 @@ _AFTER_IMPORT: dict[str, Callable[[Any], None]] = {
     "matplotlib.pyplot": _after_pyplot,
     "numpy.random": _seeds.after_numpy,
     "random": _seeds.after_random,
+    "ssl": _seeds.after_ssl,
     "tempfile": _seeds.if_seeded(_seeds.tempfile),
     "uuid": _seeds.if_seeded(_seeds.uuid),
 }
