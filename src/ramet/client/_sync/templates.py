@@ -32,6 +32,8 @@ KEEPING_S = 30.0
 BUILD_PATIENCE_S = 1800.0
 # What the first piece of code would else import.
 _WARM = {"python": "import json, re, asyncio, traceback, textwrap, collections, math, random, time"}
+# Else the first collection of each child, due at any moment, would write into every page that holds an object.
+_SETTLE = {"python": "__import__('gc').collect(); __import__('gc').freeze()"}
 _UNPACK = {
     "python": "import tarfile as _t\n"
     "with open(0, 'rb', closefd=False) as _f, _t.open(fileobj=_f, mode='r|') as _a:\n"
@@ -248,6 +250,9 @@ class _Build:
             if recipe.warm is not None:
                 self._say("warming up")
                 self._run(sandbox, recipe.warm, "warm")
+            settling = _SETTLE.get(recipe.kernel)
+            if settling is not None:
+                self._run(sandbox, settling, "warm")
             self._say("keeping it")
             try:
                 taken = sandbox.snapshot(self._kept, metadata={KEY: self._told()})
