@@ -47,6 +47,15 @@ def test_one_template_builds_upon_another_and_stores_what_differs(forget):
         assert sandbox.run_code("x, len(data)").text == "(2, 10240000)"
 
 
+def test_what_a_template_made_is_collected_there_and_left_alone_in_its_children(forget):
+    warm = "import gc, weakref\nclass Knot: pass\none = Knot(); one.own = one; gone = weakref.ref(one)\ndel one"
+    forget.append("settled")
+    ramet.templates.build("settled", warm=f"import gc; gc.disable()\n{warm}\ngc.enable()")
+    with ramet.Sandbox("settled") as sandbox:
+        looked = sandbox.run_code("gone() is None, gc.isenabled(), any(one is Knot for one in gc.get_objects())")
+        assert looked.check().text == "(True, True, False)"
+
+
 def test_a_warm_up_that_raises_fails_the_build_with_its_traceback_and_log():
     with pytest.raises(TemplateError) as caught:
         ramet.templates.build("never", warm="print('so far')\n1 / 0")
