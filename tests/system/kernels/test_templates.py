@@ -48,11 +48,15 @@ def test_one_template_builds_upon_another_and_stores_what_differs(forget):
 
 
 def test_what_a_template_made_is_collected_there_and_left_alone_in_its_children(forget):
-    warm = "import gc, weakref\nclass Knot: pass\none = Knot(); one.own = one; gone = weakref.ref(one)\ndel one"
+    warm = (
+        "import gc, weakref\nclass Knot: pass\none = Knot(); one.own = one; gone = weakref.ref(one)\ndel one"
+    )
     forget.append("settled")
     ramet.templates.build("settled", warm=f"import gc; gc.disable()\n{warm}\ngc.enable()")
     with ramet.Sandbox("settled") as sandbox:
-        looked = sandbox.run_code("gone() is None, gc.isenabled(), any(one is Knot for one in gc.get_objects())")
+        looked = sandbox.run_code(
+            "gone() is None, gc.isenabled(), any(one is Knot for one in gc.get_objects())"
+        )
         assert looked.check().text == "(True, True, False)"
 
 
