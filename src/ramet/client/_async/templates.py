@@ -31,7 +31,7 @@ KEEPING_S = 30.0
 BUILD_PATIENCE_S = 1800.0
 # What the first piece of code would else import.
 _WARM = {"python": "import json, re, asyncio, traceback, textwrap, collections, math, random, time"}
-# Else the first collection of each child, due at any moment, would write into every page that holds an object.
+# Else the first collection in each child, due at any moment, would write into every page with an object.
 _SETTLE = {"python": "__import__('gc').collect(); __import__('gc').freeze()"}
 _UNPACK = {
     "python": "import tarfile as _t\n"

@@ -1036,7 +1036,7 @@ class _Seeds:
 
     @staticmethod
     def after_ssl(module: Any) -> None:
-        """OpenSSL makes its generators when they are first asked, in 1 ms and 60 pages: each child would do it anew."""
+        """OpenSSL makes its generators when they are first asked, in 1 ms: each child would do it anew."""
         module.RAND_bytes(1)
 
     def if_seeded(self, duty: Callable[[], None]) -> Callable[[Any], None]:
