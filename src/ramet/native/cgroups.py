@@ -15,6 +15,9 @@ import threading
 import time
 from pathlib import Path
 
+from ramet.native import cgroup_room
+from ramet.native.cgroup_room import words
+
 NOTE = "cgroups"
 """File in the runtime directory: one directory a line."""
 WANTED = ("memory", "cpu", "pids", "io")
@@ -91,18 +94,27 @@ def find_place(proc: str = "/proc/self", root: str = "") -> Place:
 def _second_version(mount: tuple[str, str], own: str) -> Place:
     directory = _below(mount, own)
     top = mount[1]
+    crowded = NOWHERE
     reason = f"version 2: {own} is not delegated to this user"
     while directory is not None and directory.startswith(top):
         if not _writable(directory):
             break
         enabled = _enable(directory)
         if "memory" in enabled:
-            return Place(2, tuple([(name, directory) for name in WANTED if name in enabled]))
+            return Place(2, _all_in(directory, enabled))
+        offered = words(f"{directory}/cgroup.controllers")
+        if not crowded.version and "memory" in offered and words(f"{directory}/cgroup.procs"):
+            crowded = Place(2, _all_in(directory, offered))
         reason = f"version 2: {directory} has no controller to give"
-        if directory == top:
+        if directory == top or cgroup_room.is_marked(directory):
             break
         directory = os.path.dirname(directory)
-    return Place(why=reason)
+    # One that gives nothing only because somebody is in it: give() makes room.
+    return crowded if crowded.version else Place(why=reason)
+
+
+def _all_in(directory: str, controllers: set[str]) -> tuple[tuple[str, str], ...]:
+    return tuple([(name, directory) for name in WANTED if name in controllers])
 
 
 def _enable(directory: str) -> set[str]:
@@ -111,19 +123,12 @@ def _enable(directory: str) -> set[str]:
     A cgroup with processes of its own cannot give any, unless it is the root of all: cgroups(7).
     """
     control = f"{directory}/cgroup.subtree_control"
-    offered = _words(f"{directory}/cgroup.controllers")
+    offered = words(f"{directory}/cgroup.controllers")
     for name in WANTED:
-        if name in offered - _words(control):
+        if name in offered - words(control):
             with contextlib.suppress(OSError):
                 Path(control).write_text(f"+{name}")
-    return _words(control)
-
-
-def _words(path: str) -> set[str]:
-    try:
-        return set(Path(path).read_text().split())
-    except OSError:
-        return set()
+    return words(control)
 
 
 def _own_cgroups(path: str) -> dict[str, str]:
@@ -177,9 +182,29 @@ def give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     if not place.version:
         return None
     with _noting:
-        for parent in {parent for _, parent in place.parents}:
-            _sweep(parent)
-        return _give(place, owner, note)
+        given = _give_in_second(place.parents[0][1], owner, note) if place.version == 2 else _give(place, owner, note)
+        if given is None:
+            remove_noted(note)
+        return given
+
+
+def _give_in_second(directory: str, owner: tuple[int, int], note: int) -> Given | None:
+    try:
+        with cgroup_room.held(directory):
+            place = _with_room(directory)
+            return _give(place, owner, note) if place.version else None
+    except FileNotFoundError:
+        return None
+
+
+def _with_room(directory: str) -> Place:
+    """The place in version 2 again, after others were there: what it gives now, if need be for room that is made."""
+    enabled = _enable(directory)
+    if "memory" not in enabled and words(f"{directory}/cgroup.procs") and cgroup_room.make_room(directory):
+        enabled = _enable(directory)
+        if "memory" not in enabled:
+            cgroup_room.give_back(directory)
+    return Place(2, _all_in(directory, enabled)) if "memory" in enabled else NOWHERE
 
 
 def _sweep(parent: str) -> None:
@@ -192,6 +217,8 @@ def _sweep(parent: str) -> None:
 
 
 def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
+    for parent in {parent for _, parent in place.parents}:
+        _sweep(parent)
     name = f"{PREFIX}{secrets.token_hex(6)}"
     made = {parent: f"{parent}/{name}" for _, parent in place.parents}
     _young.update(made.values())
@@ -203,13 +230,12 @@ def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
         _weigh(place, made)
     except OSError:
         _young.difference_update(made.values())
-        remove_noted(note)
         return None
     if place.version == 1:
-        words = [f"{controller}={opened[parent]}" for controller, parent in place.parents]
+        option = [f"{controller}={opened[parent]}" for controller, parent in place.parents]
     else:
-        words = [f"dir={descriptors[0]}", *[controller for controller, _ in place.parents]]
-    return Given(" ".join([str(place.version), *words]), tuple(descriptors), tuple(made.values()))
+        option = [f"dir={descriptors[0]}", *[controller for controller, _ in place.parents]]
+    return Given(" ".join([str(place.version), *option]), tuple(descriptors), tuple(made.values()))
 
 
 def _weigh(place: Place, made: dict[str, str]) -> None:
@@ -235,13 +261,30 @@ def remove_noted(note: int) -> list[str]:
     """
     with _noting:
         noted = _read_note(note)
-        left = [path for path in noted if path in _young or _is_used(path) or not _remove_tree(path)]
+        left = [path for path in noted if not _remove_core(path)]
         if left:
             _write_note(note, left)
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(NOTE, dir_fd=note)
         return left
+
+
+def _remove_core(directory: str) -> bool:
+    """False, and nothing was done, while somebody has it; with the last in its place goes the room made there."""
+    if directory in _young:
+        return False
+    parent = os.path.dirname(directory)
+    try:
+        with cgroup_room.held(parent):
+            if _is_used(directory) or not _remove_tree(directory):
+                return False
+            cgroup_room.give_back(parent)
+    except FileNotFoundError:
+        return True  # with all that was in it
+    except OSError:
+        return False
+    return True
 
 
 def _read_note(note: int) -> list[str]:
@@ -256,7 +299,7 @@ def _read_note(note: int) -> list[str]:
 
 def _is_used(directory: str) -> bool:
     """Whether a core is in it. Then one that is empty now may be of an entry that is being born."""
-    return any(_words(f"{place}/cgroup.procs") for place in (directory, f"{directory}/core"))
+    return any(words(f"{place}/cgroup.procs") for place in (directory, f"{directory}/core"))
 
 
 def _write_note(note: int, directories: list[str]) -> None:

@@ -64,6 +64,24 @@ def test_a_cgroup_that_no_mount_shows_is_none(machine, own):
     assert "delegated" in (place.why or "")
 
 
+def test_one_that_gives_nothing_because_somebody_is_in_it_is_taken_after_all_that_give(machine, monkeypatch):
+    machine.says([V2.format(shown="/")], "0::/user/scope\n")
+    machine.cgroup("")
+    above = machine.cgroup("user", enabled="memory pids")
+    own = machine.cgroup("user/scope", offered="cpu memory")
+    (machine.top / "sys/fs/cgroup/user/scope/cgroup.procs").write_text("7\n")
+    monkeypatch.setattr("ramet.native.cgroups._enable", lambda path: {"memory"} if path == above else set())
+    assert machine.place() == Place(2, (("memory", above),))
+    # One that systemd says is delegated is not left for one of systemd's own.
+    monkeypatch.setattr("ramet.native.cgroup_room.is_marked", lambda path: path == own)
+    assert machine.place() == Place(2, (("memory", own), ("cpu", own)))
+    monkeypatch.setattr("ramet.native.cgroup_room.is_marked", lambda path: False)
+    monkeypatch.setattr("ramet.native.cgroups._enable", lambda path: set())
+    assert machine.place() == Place(2, (("memory", own), ("cpu", own)))
+    (machine.top / "sys/fs/cgroup/user/scope/cgroup.procs").write_text("")
+    assert machine.place().version == 0
+
+
 def test_version_1_serves_where_version_2_has_nothing_to_give(machine):
     mounts = [V1.format(n=n, name=name) for n, name in enumerate(("memory", "cpu,cpuacct", "freezer"))]
     machine.says([*mounts, V2.format(shown="/")], "2:cpu,cpuacct:/\n1:memory:/mine\n0::/\n")
@@ -108,6 +126,7 @@ def test_what_is_given_is_noted_and_removed_when_nobody_has_it(tmp_path, note):
 
 
 def test_what_a_core_is_in_stays_with_all_that_is_in_it_and_stays_noted(tmp_path, note):
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
     given = give(Place(2, (("memory", str(tmp_path)),)), (os.getuid(), os.getgid()), note)
     assert given is not None
     given.close()
@@ -134,10 +153,19 @@ def test_what_cannot_be_made_is_not_given(tmp_path, note):
     assert not (tmp_path / NOTE).exists()
 
 
+def test_a_cgroup_that_went_or_gives_no_memory_any_more_is_not_given(tmp_path, note):
+    owner = (os.getuid(), os.getgid())
+    assert give(Place(2, (("memory", str(tmp_path / "gone")),)), owner, note) is None
+    (tmp_path / "cgroup.subtree_control").write_text("pids")
+    assert give(Place(2, (("memory", str(tmp_path)),)), owner, note) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["cgroup.subtree_control"]
+
+
 def test_what_nobody_is_in_and_no_note_tells_of_is_removed_once_it_is_old(tmp_path, note, monkeypatch):
     for name in ("ramet-old", "ramet-used", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "ramet-used/cgroup.procs").write_text("1\n")
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
     place = Place(2, (("memory", str(tmp_path)),))
     give(place, (os.getuid(), os.getgid()), note).close()
     assert (tmp_path / "ramet-old").exists()
