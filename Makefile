@@ -82,7 +82,7 @@ test-system: build ## real sandboxes and attempts to escape
 build/asan/build.ninja: | $(READY)
 	$(MESON) setup $(SANITIZERS) build/asan core
 
-test-cgroup2: build ## limits on cgroups of version 2, in a virtual machine; as root, with qemu: a quarter of an hour
+test-cgroup2: build ## limits on cgroups of version 2, in a virtual machine; as root, with qemu: half an hour
 	scripts/test-cgroup2
 
 asan: build/asan/build.ninja ## core's own tests, and those that drive its socket, under the sanitizers

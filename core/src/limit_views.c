@@ -59,11 +59,24 @@ limit_view_path(const struct plan *plan, char path[LIMIT_VIEW_PATH_MAX])
 
 /* ---- files ---------------------------------------------------------------------------------------------------- */
 
+/* LONG_MAX in whole pages, which is how version 1 writes that there is no limit. */
+#define V1_UNLIMITED "9223372036854771712"
+
 /* As programs look for them in both versions. */
 static const char *const directories[] = {"memory", "cpu", "pids"};
 static const char *const files[] = {
-    "memory.max",           "memory/memory.limit_in_bytes", "pids.max", "pids/pids.max", "cpu.max",
-    "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us",
+    "memory.max",
+    "memory/memory.limit_in_bytes",
+    "pids.max",
+    "pids/pids.max",
+    "cpu.max",
+    "cpu/cpu.cfs_quota_us",
+    "cpu/cpu.cfs_period_us",
+    /* libuv takes the lower one of the limit and this, and a file that is missing for 0. */
+    "memory.high",
+    "memory/memory.soft_limit_in_bytes",
+    "memory.swap.max",
+    "memory/memory.memsw.limit_in_bytes",
 };
 enum {
   FILES = sizeof files / sizeof files[0],
@@ -87,12 +100,16 @@ make_texts(const struct limits *limits, char texts[FILES][TEXT_MAX])
 
   snprintf(period, sizeof period, " %d", CGROUP_PERIOD_US);
   bound_text(texts[0], limits->memory, "max", "");
-  bound_text(texts[1], limits->memory, "-1", "");
+  bound_text(texts[1], limits->memory, V1_UNLIMITED, "");
   bound_text(texts[2], limits->processes, "max", "");
   bound_text(texts[3], limits->processes, "max", "");
   bound_text(texts[4], limits->quota, "max", period);
   bound_text(texts[5], limits->quota, "-1", "");
   bound_text(texts[6], CGROUP_PERIOD_US, "", "");
+  bound_text(texts[7], 0, "max", "");
+  bound_text(texts[8], 0, V1_UNLIMITED, "");
+  bound_text(texts[9], 0, limits->memory ? "0" : "max", "");
+  bound_text(texts[10], limits->memory, V1_UNLIMITED, "");
 }
 
 static int

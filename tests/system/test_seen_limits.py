@@ -99,6 +99,20 @@ def test_the_number_of_processors_is_what_may_be_used():
             assert one.stdout.readline().decode().split() == [str(number)] * 3
 
 
+@pytest.mark.skipif(not os.path.exists("/usr/bin/node"), reason="no Node.js here")
+def test_node_finds_its_memory_and_its_heap_ends_before_that_does():
+    """It would allow itself 256 MiB at least."""
+    script = "const v8 = require('v8'), os = require('os'); console.log(os.totalmem(), process.constrainedMemory(), v8.getHeapStatistics().heap_size_limit)"
+    result = ramet.run(["node", "-e", script], limits={"memory": "160M"}, timeout=60)
+    total, constrained, heap = map(int, result.stdout.split())
+    assert (total, constrained) == (160 << 20, 160 << 20)
+    assert heap < 160 << 20
+    script = "let held = []; for (;;) held.push(new Array(1e5).fill(held.length))"
+    result = ramet.run(["node", "-e", script], limits={"memory": "160M"}, timeout=60)
+    assert "heap out of memory" in result.stderr
+    assert result.reason != "oom"
+
+
 @pytest.mark.skipif(not os.path.exists("/usr/bin/java"), reason="no Java here")
 def test_java_sizes_its_heap_by_the_limit():
     """It looks at nothing that a sandbox may show it, but reads a variable."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ramet.engine import memory
 from ramet.engine.root import Dir, File, RootSpec, Symlink
 from ramet.errors import InvalidRequest
-from ramet.models.limits import BY_NAME, LIMITS, Limits, check_enforceable
+from ramet.models.limits import BY_NAME, LIMITS, MIB, Limits, check_enforceable
 from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import raw, text, u32, u64
@@ -46,7 +46,7 @@ PROCESSOR_VARIABLES = (
     "PYTHON_CPU_COUNT",
 )
 HEAP_SHARE = 0.75
-"""Of a limit on memory, what .NET's heap may take; its own share where it finds a limit."""
+"""Of a limit on memory, what .NET's heap may take, which is its own share where it finds a limit, and V8's."""
 PERIOD_US = 100_000
 """Microseconds; cgroups.h's."""
 _RLIMIT = struct.Struct("<IIQQ").pack
@@ -129,6 +129,8 @@ def environment_of(limits: Limits) -> dict[str, str]:
     if "memory" in limits.asked():
         found["GOMEMLIMIT"] = str(limits.memory * 9 // 10)
         found["DOTNET_GCHeapHardLimit"] = f"{int(limits.memory * HEAP_SHARE):x}"
+        # V8 takes 256 MiB at least, whatever it finds.
+        found["NODE_OPTIONS"] = f"--max-old-space-size={max(1, int(limits.memory * HEAP_SHARE) // MIB)}"
         java.append(f"-XX:MaxRAM={limits.memory}")
     if java:
         found["JAVA_TOOL_OPTIONS"] = " ".join(["-XX:+IgnoreUnrecognizedVMOptions", *java])
