@@ -77,6 +77,7 @@ static const char *const files[] = {
     "memory/memory.soft_limit_in_bytes",
     "memory.swap.max",
     "memory/memory.memsw.limit_in_bytes",
+    "cgroup.controllers", /* by which programs tell version 2; libuv looks for it before it reads cpu.max */
 };
 enum {
   FILES = sizeof files / sizeof files[0],
@@ -110,6 +111,7 @@ make_texts(const struct limits *limits, char texts[FILES][TEXT_MAX])
   bound_text(texts[8], 0, V1_UNLIMITED, "");
   bound_text(texts[9], 0, limits->memory ? "0" : "max", "");
   bound_text(texts[10], limits->memory, V1_UNLIMITED, "");
+  bound_text(texts[11], 0, "cpu memory pids", "");
 }
 
 static int

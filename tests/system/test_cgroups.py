@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -112,11 +113,48 @@ def test_a_sandbox_has_a_cgroup_of_its_own_and_leaves_none(noted):
     pytest.fail(f"{len(made)} cgroups for {core}")
 
 
+SECOND = {
+    "memory": ("memory.max", str(77 * MIB)),
+    "swap": ("memory.swap.max", "0"),  # of memory and swap together no more, then
+    "cpu": ("cpu.max", "12000 100000"),
+    "pids": ("pids.max", "35"),
+}
+FIRST = {
+    "memory": ("memory.limit_in_bytes", str(77 * MIB)),
+    "swap": ("memory.memsw.limit_in_bytes", str(77 * MIB)),
+    "cpu": ("cpu.cfs_quota_us", "12000"),
+    "pids": ("pids.max", "35"),
+}
+
+
+@pytest.mark.parametrize("whose", ["a sandbox", "a fork"])
+def test_what_cgroups_bound_is_what_was_asked_for(noted, whose):
+    """The memory of a fork is bounded by its init: the kernel would charge who had it first."""
+    limits = {"memory": 77 * MIB, "cpus": 0.12, "processes": 33}
+    given = {name for name, _ in PLACE.parents}
+    wanted = {name: row for name, row in (FIRST if PLACE.version == 1 else SECOND).items()}
+    with contextlib.ExitStack() as made:
+        sandbox = made.enter_context(ramet.Sandbox(command=["cat"], limits={} if "fork" in whose else limits))
+        if whose == "a fork":
+            made.enter_context(sandbox.fork(limits=limits))
+        for name, (file, value) in wanted.items():
+            if (name if name != "swap" else "memory") not in given:
+                continue
+            found = [path.read_text().strip() for group in noted for path in Path(group).glob(f"s*/{file}")]
+            if found or name != "swap":  # of which the kernel may keep no account
+                assert value in found, (name, found)
+
+
 @pytest.mark.skipif(not disks(), reason="no disk")
-def test_the_limit_on_disks_is_that_of_the_sandboxs_cgroup(noted):
+@pytest.mark.parametrize("whose", ["a sandbox", "a fork"])
+def test_the_limit_on_disks_is_that_of_the_sandboxs_cgroup(noted, whose):
     if ramet.run("true").enforced_by["io"] == "machine":
         pytest.skip("no cgroup that controls disks")
-    with ramet.Sandbox(command=["cat"], limits={"io": 7_654_321}):
+    with contextlib.ExitStack() as made:
+        asked = {"io": 7_654_321}
+        sandbox = made.enter_context(ramet.Sandbox(command=["cat"], limits={} if "fork" in whose else asked))
+        if whose == "a fork":
+            made.enter_context(sandbox.fork(limits=asked))
         names = ("blkio.throttle.read_bps_device", "io.max")
         found = [
             path.read_text() for group in noted for name in names for path in Path(group).glob(f"s*/{name}")

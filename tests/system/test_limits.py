@@ -3,6 +3,7 @@
 # ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
 
 import json
+import re
 import threading
 
 import pytest
@@ -154,6 +155,23 @@ def test_a_full_disk_leaves_the_next_sandbox_as_it_was():
         ramet.run("head -c 3M /dev/zero >file; stat -c %s file", limits={"disk": "4M"}).stdout
         == f"{3 * MIB}\n"
     )
+
+
+@pytest.mark.parametrize(
+    "limits, fill",
+    [
+        ({"disk": "1M"}, "head -c 2M /dev/zero >/var/tmp/file"),
+        ({"inodes": 100}, "i=0; while : >/var/tmp/$i; do i=$((i+1)); done"),
+    ],
+)
+def test_a_full_disk_is_an_error_inside_and_told_by_the_metrics_of_its_sandbox_alone(limits, fill):
+    with ramet.Sandbox(command=["cat"]) as parent, parent.fork(limits=limits) as child:
+        assert not child.metrics().disk_full
+        assert re.search("No space left on device|cannot create", child.commands.run(fill).stderr)
+        assert child.metrics().disk_full
+        assert not parent.metrics().disk_full
+        assert child.commands.run("rm /var/tmp/*").exit_code == 0
+        assert not child.metrics().disk_full
 
 
 def test_inodes_stop_at_their_number():

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import ramet
+from ramet.doctor._cgroups import check_cgroups
+from ramet.doctor._host import Host
 from ramet.errors import InvalidRequest, LimitUnsupported
-from ramet.models.limits import BY_NAME
+from ramet.models.limits import BY_NAME, WATCHER
 from ramet.native.cgroups import NOTE, find_place
 from ramet.native.disks import disks
 
@@ -295,6 +297,20 @@ def test_the_number_of_sandboxes_is_bounded_and_a_total_that_is_no_number_is_ref
     source = "try: one()\nexcept ramet.RametError as error: print('RAMET_TOTAL_MEMORY' in str(error))"
     out, err = own.program(TOTAL + source, RAMET_TOTAL_MEMORY="much").communicate(timeout=50)
     assert out.split() == [b"True"], err
+
+
+def test_what_doctor_says_of_cgroups_is_what_a_core_gets():
+    check = check_cgroups(Host.here())
+    held = ramet.run("true").enforced_by
+    controllers = [name for name in ("memory", "cpu", "pids") if name in dict(PLACE.parents)]
+    if controllers:
+        assert f"version {PLACE.version}" in check.detail
+        assert check.status == ("pass" if len(controllers) == 3 or PLACE.version == 1 else "warn"), check
+        assert held["memory"] == f"cgroup v{PLACE.version}"
+        assert (held["cpus"] == held["memory"]) == ("cpu" in controllers)
+    else:
+        assert (check.status, held["memory"]) == ("warn", WATCHER)
+        assert WATCHER.partition(" ")[2] in check.detail
 
 
 # --- without cgroups, whoever runs this -------------------------------------------------------------------
