@@ -132,7 +132,7 @@ def test_what_cgroups_bound_is_what_was_asked_for(noted, whose):
     """The memory of a fork is bounded by its init: the kernel would charge who had it first."""
     limits = {"memory": 77 * MIB, "cpus": 0.12, "processes": 33}
     given = {name for name, _ in PLACE.parents}
-    wanted = {name: row for name, row in (FIRST if PLACE.version == 1 else SECOND).items()}
+    wanted = FIRST if PLACE.version == 1 else SECOND
     with contextlib.ExitStack() as made:
         sandbox = made.enter_context(ramet.Sandbox(command=["cat"], limits={} if "fork" in whose else limits))
         if whose == "a fork":

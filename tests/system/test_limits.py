@@ -3,7 +3,6 @@
 # ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
 
 import json
-import re
 import threading
 
 import pytest
@@ -167,7 +166,7 @@ def test_a_full_disk_leaves_the_next_sandbox_as_it_was():
 def test_a_full_disk_is_an_error_inside_and_told_by_the_metrics_of_its_sandbox_alone(limits, fill):
     with ramet.Sandbox(command=["cat"]) as parent, parent.fork(limits=limits) as child:
         assert not child.metrics().disk_full
-        assert re.search("No space left on device|cannot create", child.commands.run(fill).stderr)
+        assert "No space left on device" in child.commands.run(fill).stderr
         assert child.metrics().disk_full
         assert not parent.metrics().disk_full
         assert child.commands.run("rm /var/tmp/*").exit_code == 0

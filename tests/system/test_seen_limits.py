@@ -69,7 +69,13 @@ def test_programs_that_read_cgroups_find_all_that_they_look_for():
     """libuv, as of Node.js, takes a file that is missing for a limit of 0, and for version 2 asks for the first."""
     names = "cgroup.controllers memory.high memory.swap.max memory/memory.soft_limit_in_bytes memory/memory.memsw.limit_in_bytes"
     result = ramet.run(f"cd /sys/fs/cgroup && cat {names}", limits={"memory": "128M"})
-    assert result.stdout.splitlines() == ["cpu memory pids", "max", "0", str((1 << 63) - 4096), str(128 << 20)]
+    assert result.stdout.splitlines() == [
+        "cpu memory pids",
+        "max",
+        "0",
+        str((1 << 63) - 4096),
+        str(128 << 20),
+    ]
 
 
 def test_each_of_many_limits_is_told_also_a_second_time_and_those_of_who_lives_stay(parent):

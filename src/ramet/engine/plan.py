@@ -46,7 +46,7 @@ PROCESSOR_VARIABLES = (
     "PYTHON_CPU_COUNT",
 )
 HEAP_SHARE = 0.75
-"""Of a limit on memory, what .NET's heap may take, which is its own share where it finds a limit, and V8's."""
+"""Of a limit on memory, what .NET's heap may take (its own share where it finds a limit), and V8's."""
 PERIOD_US = 100_000
 """Microseconds; cgroups.h's."""
 _RLIMIT = struct.Struct("<IIQQ").pack

@@ -1,9 +1,9 @@
 """Has a delegated cgroup give controllers although processes are in it, and undoes that.
 
-A cgroup with processes gives none to its children (cgroups(7), "no internal processes"). Where a user has one cgroup
-alone, that of a systemd scope or service or of a container, this program and those beside it are in it. So they go into a
-child that bounds nothing, and come back when nothing else is left. All that is remembered is the child itself:
-whoever comes later finds it and goes on.
+A cgroup with processes gives none to its children (cgroups(7), "no internal processes"). Where a user has
+one cgroup alone, that of a systemd scope or service or of a container, this program and those beside it are
+in it. So they go into a child that bounds nothing, and come back when nothing else is left. All that is
+remembered is the child itself: whoever comes later finds it and goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BESIDE = "ramet.beside"
 ROUNDS_MAX = 100
-"""What is forked while others are moved is found in the next round; who forks faster than that is left alone."""
+"""What is forked while others are moved is found in the next round; who forks faster is left alone."""
 DELEGATED = "user.delegate"
 """The attribute by which systemd (251) tells a user which cgroup is his to divide."""
 
@@ -56,6 +56,9 @@ def make_room(directory: str) -> bool:
     """Put everybody who is in the cgroup into a child; False, and all as it was, when that cannot be done."""
     beside = f"{directory}/{BESIDE}"
     try:
+        if not _children(directory):
+            # What it gives now is for threads, and no process could be in a child.
+            _give_nothing(directory)
         with contextlib.suppress(FileExistsError):
             os.mkdir(beside, 0o755)
     except OSError:
@@ -68,15 +71,19 @@ def make_room(directory: str) -> bool:
 
 def give_back(directory: str) -> None:
     """Undo `make_room`, unless the cgroup has other children, which may need what it gives them."""
-    beside, control = f"{directory}/{BESIDE}", f"{directory}/cgroup.subtree_control"
+    beside = f"{directory}/{BESIDE}"
     if _children(directory) != [BESIDE] or _children(beside):
         return
     with contextlib.suppress(OSError):
-        # It gave none before: processes were in it.
-        for name in words(control):
-            Path(control).write_text(f"-{name}")
+        _give_nothing(directory)  # as before: processes were in it
         if _move_all(beside, directory):
             os.rmdir(beside)
+
+
+def _give_nothing(directory: str) -> None:
+    control = f"{directory}/cgroup.subtree_control"
+    for name in words(control):
+        Path(control).write_text(f"-{name}")
 
 
 def _children(directory: str) -> list[str]:

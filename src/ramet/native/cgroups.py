@@ -14,9 +14,13 @@ import secrets
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ramet.native import cgroup_room
 from ramet.native.cgroup_room import words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NOTE = "cgroups"
 """File in the runtime directory: one directory a line."""
@@ -27,6 +31,9 @@ COUNTS_TIME = "cpuacct"
 """Version 1's, which bounds nothing. In version 2 each cgroup counts what has been run in it."""
 PREFIX = "ramet-"
 ABANDONED_S = 60.0
+SWAPS = "/proc/swaps"
+SWAP_FILES = {1: "memory.memsw.limit_in_bytes", 2: "memory.swap.max"}
+"""Not there where the kernel keeps no account of who has what in swap (``swapaccount=0``)."""
 SHARES = 4 * 1024
 """Of processor time, for all sandboxes of a core together: as many as of 4 processes."""
 _young: set[str] = set()
@@ -120,7 +127,9 @@ def _all_in(directory: str, controllers: set[str]) -> tuple[tuple[str, str], ...
 def _enable(directory: str) -> set[str]:
     """The controllers that children of `directory` have, after those that can be had were asked for.
 
-    A cgroup with processes of its own cannot give any, unless it is the root of all: cgroups(7).
+    A cgroup with processes of its own cannot give any, unless it is the root of all: cgroups(7). Others are
+    not asked for without memory: to threads it may give `cpu` and `pids`, and then no process can be in a
+    child (EOPNOTSUPP).
     """
     control = f"{directory}/cgroup.subtree_control"
     offered = words(f"{directory}/cgroup.controllers")
@@ -128,6 +137,8 @@ def _enable(directory: str) -> set[str]:
         if name in offered - words(control):
             with contextlib.suppress(OSError):
                 Path(control).write_text(f"+{name}")
+        if "memory" not in words(control):
+            break
     return words(control)
 
 
@@ -182,7 +193,11 @@ def give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     if not place.version:
         return None
     with _noting:
-        given = _give_in_second(place.parents[0][1], owner, note) if place.version == 2 else _give(place, owner, note)
+        given = (
+            _give_in_second(place.parents[0][1], owner, note)
+            if place.version == 2
+            else _give(place, owner, note)
+        )
         if given is None:
             remove_noted(note)
         return given
@@ -198,7 +213,7 @@ def _give_in_second(directory: str, owner: tuple[int, int], note: int) -> Given 
 
 
 def _with_room(directory: str) -> Place:
-    """The place in version 2 again, after others were there: what it gives now, if need be for room that is made."""
+    """The place in version 2 again: what it gives now, if need be for room that is made."""
     enabled = _enable(directory)
     if "memory" not in enabled and words(f"{directory}/cgroup.procs") and cgroup_room.make_room(directory):
         enabled = _enable(directory)
@@ -219,6 +234,8 @@ def _sweep(parent: str) -> None:
 def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     for parent in {parent for _, parent in place.parents}:
         _sweep(parent)
+    if place.version == 1:
+        place = Place(1, _counted(place.parents, 1, {parent: parent for _, parent in place.parents}))
     name = f"{PREFIX}{secrets.token_hex(6)}"
     made = {parent: f"{parent}/{name}" for _, parent in place.parents}
     _young.update(made.values())
@@ -234,8 +251,28 @@ def _give(place: Place, owner: tuple[int, int], note: int) -> Given | None:
     if place.version == 1:
         option = [f"{controller}={opened[parent]}" for controller, parent in place.parents]
     else:
-        option = [f"dir={descriptors[0]}", *[controller for controller, _ in place.parents]]
+        held = _counted(place.parents, 2, made)
+        option = [f"dir={descriptors[0]}", *[controller for controller, _ in held]]
     return Given(" ".join([str(place.version), *option]), tuple(descriptors), tuple(made.values()))
+
+
+def _counted(
+    parents: tuple[tuple[str, str], ...], version: int, places: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Without memory where swap is not counted and there is some.
+
+    Who is at the limit would have more by being swapped out. So init watches, who counts it. `places` are
+    where to look for each parent.
+    """
+    uncounted = {name for name, at in parents if not os.path.exists(f"{places[at]}/{SWAP_FILES[version]}")}
+    return tuple([row for row in parents if row[0] != "memory" or "memory" not in uncounted or not _swaps()])
+
+
+def _swaps() -> int:
+    try:
+        return max(0, len(Path(SWAPS).read_text().splitlines()) - 1)
+    except OSError:
+        return 0
 
 
 def _weigh(place: Place, made: dict[str, str]) -> None:
@@ -271,7 +308,7 @@ def remove_noted(note: int) -> list[str]:
 
 
 def _remove_core(directory: str) -> bool:
-    """False, and nothing was done, while somebody has it; with the last in its place goes the room made there."""
+    """False, and nothing was done, while somebody has it. With the last goes the room that was made."""
     if directory in _young:
         return False
     parent = os.path.dirname(directory)

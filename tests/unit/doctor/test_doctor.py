@@ -415,6 +415,19 @@ def test_missing_controllers_are_named_and_delegated(healthy):
     assert "Delegate=cpu" in (check.fix or "")
 
 
+def test_swap_that_is_not_counted_is_a_warning(healthy):
+    own = f"/sys/fs/cgroup{machines.USER_CGROUP}"
+    machines.write(healthy, f"{own}/memory.max", "max\n")
+    machines.write(healthy, "/etc/default/grub", "")
+    assert ask(healthy, "cgroups").status == "pass"
+    machines.write(healthy, "/proc/swaps", "Filename\n/dev/vdb\n")
+    check = ask(healthy, "cgroups")
+    assert (check.status, "swapaccount=1" in (check.fix or "")) == ("warn", True)
+    assert "core's watcher" in check.detail
+    machines.write(healthy, f"{own}/memory.swap.max", "max\n")
+    assert ask(healthy, "cgroups").status == "pass"
+
+
 def test_a_hybrid_hierarchy_is_told_apart(healthy):
     machines.write(
         healthy,

@@ -147,6 +147,29 @@ def test_a_note_leads_to_nothing_that_is_not_ours(tmp_path, note):
     assert other.exists()
 
 
+@pytest.mark.parametrize("case", [(1, False, False), (1, True, True), (0, False, True)])
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_watched_where_swap_is_there_and_not_counted(tmp_path, note, monkeypatch, version, case):
+    swap, counted, held = case
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    (parent / "cgroup.subtree_control").write_text("memory pids")
+    (parent / "cpu.shares").write_text("")
+    (tmp_path / "swaps").write_text("Filename\n" + swap * "/dev/vdb\n")
+    monkeypatch.setattr("ramet.native.cgroups.SWAPS", str(tmp_path / "swaps"))
+    if counted:
+        monkeypatch.setattr("ramet.native.cgroups.SWAP_FILES", {1: "cgroup.subtree_control", 2: "."})
+    place = Place(version, (("memory", str(parent)), ("pids", str(parent))))
+    given = give(place, (os.getuid(), os.getgid()), note)
+    assert given is not None
+    given.close()
+    assert [word.partition("=")[0] for word in given.option.split() if "dir" not in word][1:] == [
+        *["memory"] * held,
+        "pids",
+    ]
+    assert remove_noted(note) == []
+
+
 def test_what_cannot_be_made_is_not_given(tmp_path, note):
     assert give(NOWHERE, (0, 0), note) is None
     assert give(Place(2, (("memory", str(tmp_path / "none")),)), (os.getuid(), os.getgid()), note) is None
