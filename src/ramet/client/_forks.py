@@ -71,6 +71,19 @@ def question(request: ForkRequest, *, lane: bool) -> dict[str, Any]:
     return ForkLaneRequest(request.snapshot, request.children[0].limits, lane, request.sandbox).to_wire()
 
 
+class Forkable:
+    """A sandbox that somebody forks by its id again and again, without holding it."""
+
+    __slots__ = ("forked", "info", "known")
+
+    def __init__(self, info: SandboxInfo) -> None:
+        self.info = info
+        self.known: KnownFork | None = None
+        """As of `Held`."""
+        self.forked = True
+        """It will be: worth a lane from the first fork on."""
+
+
 class KnownFork:
     """What the children of a snapshot have in common, in one core."""
 

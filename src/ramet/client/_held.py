@@ -280,6 +280,15 @@ class Held:
                 self.line.ask_signal(self.session, self.info, number)
                 self.signals += 1
 
+    def take_descriptors(self) -> list[int]:
+        """Its session, its streams and its kernel's channel, which are the caller's from now on."""
+        _all_held.discard(self)
+        taken = [self.session.detach(), self.stdin.descriptor, self.stdout.descriptor, self.stderr.descriptor]
+        self.stdin.descriptor = self.stdout.descriptor = self.stderr.descriptor = -1
+        if self.channel is not None:
+            taken.append(self.channel.detach())
+        return taken
+
     def close(self) -> None:
         """Let go of it."""
         _all_held.discard(self)

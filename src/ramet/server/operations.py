@@ -178,12 +178,12 @@ class Gate:
         ):
             self.tenant.forget(told["id"])
         for one in told.get("sandboxes", ()) if isinstance(told, dict) else ():
-            _without_own(one)
+            without_own(one)
         if isinstance(told, dict):
-            _without_own(told)
+            without_own(told)
 
 
-def _without_own(info: Any) -> None:
+def without_own(info: Any) -> None:
     """Take out of what is told of a sandbox what is the server's."""
     if isinstance(info, dict) and isinstance(info.get("snapshot"), str):
         info["snapshot"] = tag_of(info["snapshot"])

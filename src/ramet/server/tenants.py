@@ -21,6 +21,7 @@ from ramet.client._async.client import AsyncClient
 from ramet.client._async.commands import AsyncCommands
 from ramet.client._async.files import AsyncFiles
 from ramet.client._async.sandbox import AsyncSandbox
+from ramet.client._forks import Forkable
 from ramet.errors import (
     DaemonError,
     DaemonLost,
@@ -293,6 +294,15 @@ class Tenant:
         self._know(box, info)
         return info
 
+    def let_fork(self, info: SandboxInfo) -> Forkable:
+        """Have its next forks go past the daemon, as far as core can be asked."""
+        known = self.client.forkables.get(info.id)
+        # After a rollback it is another one.
+        if known is None or known.info.epoch != info.epoch:
+            self.box(info.id)  # which is forgotten some time
+            known = self.client.forkables[info.id] = Forkable(info)
+        return known
+
     def _know(self, box: Box, info: SandboxInfo) -> None:
         """What is asked of it needs no more than this of the daemon."""
         if box.commands is None:
@@ -304,6 +314,7 @@ class Tenant:
         guest = self.guests.pop(sandbox, None)
         if guest is not None:
             guest.close()
+        self.client.forkables.pop(sandbox, None)
         box = self._boxes.pop(sandbox, None)
         if box is not None:
             box.close()

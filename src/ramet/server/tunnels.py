@@ -12,11 +12,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ramet.errors import InternalError, InvalidRequest, RametError
+from ramet.models.sandboxes import SandboxInfo
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.frames import FrameError, text
 from ramet.server.faults import Refused, status_of
-from ramet.server.operations import Gate
+from ramet.server.operations import Gate, without_own
+from ramet.server.past import CoreSession, PastFork, fork
 from ramet.tunnel.channels import Bytes, Group, Item, Kind, Packets, Tunnel, What
 from ramet.tunnel.content import FileSource
 from ramet.tunnel.conversations import FRAME_HEAD, Frames, Messages, SessionMessages, packed, type_of
@@ -101,6 +103,7 @@ class Daemon(Messages):
         self._operation = ""
         self._began = 0.0
         self._answered: asyncio.Event | None = None
+        self._past: PastFork | None = None
 
     def check_size(self, size: int) -> None:
         """Raises ValueError for a request that is larger than bodies may be."""
@@ -111,7 +114,7 @@ class Daemon(Messages):
         """Look at a request."""
         if self._answered is not None:
             raise ValueError("a second request came before the answer to the first")
-        self._answered = asyncio.Event()
+        self._answered, self._past = asyncio.Event(), None
         self._began = time.perf_counter()
         self.group = Group()
         item.fds = self._streams(item)
@@ -165,6 +168,13 @@ class Daemon(Messages):
             if answer is not None:
                 self._answer(answer)
                 return
+            if operation == "sandbox.fork":
+                self._past = past = await fork(gate.tenant, args)
+                self._tell_made(past)
+                if not past.left:
+                    self._answer({"ok": past.report(None)})
+                    return
+                args = past.left_of(args)
             if self.closed:
                 return
             if self.descriptor < 0:
@@ -176,6 +186,17 @@ class Daemon(Messages):
             item.fds = []
             # The room that it has is had until it is answered, or its client is gone.
             await answered.wait()
+
+    def _tell_made(self, past: PastFork) -> None:
+        """What core made past the daemon, as the daemon tells of what it made."""
+        if self.closed:
+            past.end()
+        while past.held:
+            number, held = past.held.popitem()
+            info = held.info.to_wire()
+            without_own(info)
+            told = messages.encoded({"made": number, "info": info})
+            self.say_packet(self._opened(held.take_descriptors(), held.info), told)
 
     async def _connected(self) -> int:
         client = self.tunnel.gate.tenant.client
@@ -198,7 +219,12 @@ class Daemon(Messages):
         body, fds = taken
         message = messages.decoded(body)
         if "made" in message:
-            return body, fds
+            if self._past is not None:
+                message["made"] = self._past.left[message["made"]]
+            without_own(message["info"])
+            return messages.encoded(message), fds
+        if self._past is not None and "ok" in message:
+            message["ok"] = self._past.report(message["ok"])
         self.tunnel.gate.heard(self._operation, message)
         self._over(message)
         return messages.encoded(message), fds
@@ -231,9 +257,11 @@ class Daemon(Messages):
 
     def opened(self, _body: bytes, fds: list[int]) -> list[tuple[int, Kind]]:
         """What was made."""
+        return self._opened(fds) if fds else []
+
+    def _opened(self, fds: list[int], of_core: SandboxInfo | None = None) -> list[tuple[int, Kind]]:
+        """Its channels. `of_core`: what is told of a sandbox whose session is core's."""
         tunnel, group = self.tunnel, Group()
-        if not fds:
-            return []
         if self._operation == "sandbox.commands":
             kinds = [Kind.LANE]
         else:
@@ -246,7 +274,10 @@ class Daemon(Messages):
         for (number, kind), descriptor in sorted(
             zip(members, fds, strict=True), key=lambda one: one[0][1] is not Kind.OUT
         ):
-            _serve_one(tunnel, number, kind, descriptor, group)
+            if kind is Kind.SESSION and of_core is not None:
+                CoreHold(tunnel, number, descriptor, group, of_core)
+            else:
+                _serve_one(tunnel, number, kind, descriptor, group)
         return members
 
     def release(self) -> None:
@@ -281,6 +312,10 @@ class Session(SessionMessages):
         if messages.decoded(item.body).get("op") not in {"kill", "signal"} or item.members:
             raise ValueError("a session takes nothing else")
         super().arrived(item)
+
+
+class CoreHold(Session, CoreSession):
+    """The same, on one that core made past the daemon."""
 
 
 class _Guarded(Frames):

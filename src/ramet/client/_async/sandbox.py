@@ -1042,8 +1042,12 @@ async def _fork(
     found = _Found()
     numbers = list(range(len(request.children)))
     try:
+        known = client.forkables.get(request.sandbox or "")
         if source is not None:
             forking = await client.fork_live_past_daemon(request, source, FORK_PATIENCE_S, plain=plain)
+        elif known is not None:
+            # What runs in it is another's to know.
+            forking = await client.fork_live_past_daemon(request, known, FORK_PATIENCE_S, plain=False)
         else:
             forking = await client.fork_past_daemon(request, FORK_PATIENCE_S, plain=plain)
         if forking is not None:

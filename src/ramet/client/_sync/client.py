@@ -28,7 +28,7 @@ from ramet.wire.places import runtime_path
 
 if TYPE_CHECKING:
     from ramet.client._commands import CoreLink
-    from ramet.client._forks import Forking, KnownFork, Taking
+    from ramet.client._forks import Forkable, Forking, KnownFork, Taking
     from ramet.client._held import Held
     from ramet.client._lanes import Lane, Lanes
     from ramet.client._remote import Remote
@@ -99,6 +99,8 @@ class Client:
         self._ran = False
         self.templates: dict[str, str] = {}
         """Built-in templates that were seen to be there: the names of their snapshots."""
+        self.forkables: dict[str, Forkable] = {}
+        """By id, of whoever forks sandboxes of others again: kept, and forgotten, by that one."""
 
     @property
     def runtime_dir(self) -> str | None:
@@ -381,7 +383,7 @@ class Client:
                 close_all(one.fds)
 
     def fork_live_past_daemon(
-        self, request: ForkRequest, source: Held, patience: float, *, plain: bool
+        self, request: ForkRequest, source: Held | Forkable, patience: float, *, plain: bool
     ) -> Forking | None:
         """As `fork_past_daemon`, of `source` as it runs.
 

@@ -239,6 +239,7 @@ async def _fork(
     parent = await tenant.find(sandbox_id)
     tag = parent.metadata.get(TAG) or tag_of(parent.snapshot or "")
     inherited = noted_env(parent)
+    tenant.let_fork(parent)
     errors: dict[int, RametError] = {}
     made: Sequence[AsyncSandbox]
     try:
