@@ -406,6 +406,31 @@ def test_a_fork_tells_of_each_child_by_number(api: httpx.Client, python: str) ->
     end(api, made)
 
 
+def test_forks_in_a_row_are_of_the_state_of_their_call(api: httpx.Client) -> None:
+    (made,) = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python", "metadata": {"of": "me"}}), 201)
+    place = f"/v1/sandboxes/{made['id']}"
+    told(api.post(f"{place}/branch", json={"tag": "in-a-row"}), 201)
+    epochs = []
+    for turn in range(3):
+        told(api.post(f"{place}/eval", json={"code": f"turn = {turn}"}), 200)
+        rows = told(api.post(f"{place}/fork", json={"n": 2, "metadata": {"turn": str(turn)}}), 201)
+        children = [row["sandbox"] for row in rows["children"]]
+        seen = [api.post(f"/v1/sandboxes/{one['id']}/eval", json={"code": "turn"}) for one in children]
+        assert [told(one, 200)["result"] for one in seen] == [str(turn)] * 2
+        listed = {one["id"]: one for one in told(api.get("/v1/sandboxes"), 200)}
+        assert [listed[one["id"]] for one in children] == children
+        assert {one["parent"] for one in children} == {made["id"]}
+        epochs += [one["epoch"] for one in children]
+        end(api, children)
+        if turn == 1:
+            told(api.post(f"{place}/rollback", json={"snapshot_tag": "in-a-row"}), 200)
+    # What comes after a rollback is not of before it.
+    assert epochs[:4] == [made["epoch"] + 1] * 4
+    assert min(epochs[4:]) > epochs[0]
+    end(api, [made])
+    told(api.delete("/v1/snapshots/in-a-row"), 204)
+
+
 def test_a_reader_changes_nothing(server: Server, shell: str) -> None:
     with server.client(ALICE_READS) as reader:
         assert shell in {one["id"] for one in told(reader.get("/v1/sandboxes"), 200)}
