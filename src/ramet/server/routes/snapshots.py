@@ -76,8 +76,8 @@ async def create_snapshot(body: schemas.SnapshotRequest, tenant: Asker, who: Adm
 
 def _checked_machine(body: schemas.SnapshotRequest, who: Identity, how: Settings) -> str:
     """The directory that is to be the root. Raises InvalidRequest, Refused."""
-    root = checked_root(body.rootfs, who, how)
-    checked_root(body.kernel, who, how)
+    root = checked_root(body.rootfs, who, how, "rootfs")
+    checked_root(body.kernel, who, how, "kernel")
     if not os.path.exists(body.kernel):
         raise InvalidRequest.of("kernel", f"{body.kernel!r:.200} does not exist")
     if root is None or not os.path.isdir(root):
