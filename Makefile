@@ -85,6 +85,9 @@ build/asan/build.ninja: | $(READY)
 test-cgroup2: build ## limits on cgroups of version 2, in a virtual machine; as root, with qemu: half an hour
 	scripts/test-cgroup2
 
+test-container: ## build packaging/Containerfile with podman, and have a container of it serve; some minutes
+	scripts/test-container
+
 asan: build/asan/build.ninja ## core's own tests, and those that drive its socket, under the sanitizers
 	$(MESON) test -C build/asan --print-errorlogs
 	$(MESON) compile -C build/asan ramet-core
