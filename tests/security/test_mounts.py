@@ -232,11 +232,16 @@ def test_of_sys_there_are_only_the_own_limits(told):
     assert told(source) == [
         f"/sys/fs/cgroup/{name}"
         for name in (
+            "cgroup.controllers",
             "cpu.max",
             "cpu/cpu.cfs_period_us",
             "cpu/cpu.cfs_quota_us",
+            "memory.high",
             "memory.max",
+            "memory.swap.max",
             "memory/memory.limit_in_bytes",
+            "memory/memory.memsw.limit_in_bytes",
+            "memory/memory.soft_limit_in_bytes",
             "pids.max",
             "pids/pids.max",
         )

@@ -28,6 +28,9 @@ from ramet.server.tenants import Tenants
 from ramet.server.tokens import Tokens
 
 log = structlog.get_logger("ramet.server")
+KEEP_ALIVE_S = 75
+"""That a connection may idle: longer than clients and proxies use one again (most for 60 s at most), or a
+request could meet its end."""
 
 
 def serve(settings: Settings, *, announce: bool = False) -> int:
@@ -93,6 +96,7 @@ async def _live(
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.stop_s),
+            timeout_keep_alive=KEEP_ALIVE_S,
             ws_max_size=settings.body_max,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
