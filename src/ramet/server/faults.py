@@ -62,6 +62,8 @@ _BY_CODE: Mapping[str, int] = {
     "draining": 503,
 }
 RETRY_AFTER_S = 1
+_UNREAD = frozenset({"too_large", "slow_body"})
+"""What is left of the body would be read as the next request, or never come."""
 _RETRIED = frozenset({429, 503})
 
 
@@ -112,4 +114,6 @@ def response_of(error: RametError) -> JSONResponse:
         headers["retry-after"] = str(max(1, round(seconds)))
     if status == 401:
         headers["www-authenticate"] = "Bearer"
+    if error.code in _UNREAD:
+        headers["connection"] = "close"
     return JSONResponse(body_of(error), status, headers)

@@ -290,9 +290,6 @@ class _Answered:
         if self.began:
             return
         response = response_of(error)
-        if isinstance(error, Refused) and error.code in {"too_large", "slow_body"}:
-            # What is left of the body would be read as the next request.
-            response.headers["connection"] = "close"
         if scope["type"] == "websocket":
             if "websocket.http.response" not in scope.get("extensions", {}):
                 await self({"type": "websocket.close", "code": 1008, "reason": error.message[:100]})
