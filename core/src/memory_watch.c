@@ -146,35 +146,64 @@ add_process(struct measure *measure, const struct process *process)
   return true;
 }
 
+/* The one whose entries in /proc tell of the process: the first thread, unless that has ended before others, which leaves
+ * it without memory there. 0: all have ended, and the process is nothing but its status. */
+static int
+living_thread(int pid)
+{
+  int threads[PROCFS_THREADS_MAX], count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
+
+  for (int i = 0; i < count; i++) {
+    char state = procfs_state(threads[i]);
+    if (state && state != 'Z' && state != 'X')
+      return threads[i];
+  }
+  return 0;
+}
+
+static char *
+read_status(int tid, char *state)
+{
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/status", tid);
+  char *status = procfs_read(path, NULL);
+  const char *field = status ? procfs_field(status, "State") : NULL;
+  *state = field ? field[strspn(field, " \t")] : 0;
+  return status;
+}
+
 /* `exact` takes the kernel a walk over all pages of the process; without it shared pages count for everybody. */
 static void
 measure_process(struct measure *measure, int pid, bool exact)
 {
-  char path[48];
+  char path[48], state;
   uint64_t anonymous, mapped;
+  int tid = pid;
+  cleanup_free char *status = read_status(pid, &state);
 
-  snprintf(path, sizeof path, "/proc/%d/status", pid);
-  char *status = procfs_read(path, NULL);
-  snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
-  char *rollup = exact ? procfs_read(path, NULL) : NULL;
-  if (status) {
-    const char *state = procfs_field(status, "State");
-    struct process process = {.pid = pid, .stopped = state && state[strspn(state, " \t")] == 'T'};
-    if (rollup && procfs_field(rollup, "Pss_Anon")) {
-      anonymous = kibibytes(rollup, "Pss_Anon") + kibibytes(rollup, "SwapPss");
-      mapped = kibibytes(rollup, "Pss_Shmem");
-    } else {
-      anonymous = kibibytes(status, "RssAnon") + kibibytes(status, "VmSwap");
-      mapped = kibibytes(status, "RssShmem");
-    }
-    process.bytes = anonymous + mapped + open_memory_files(pid);
-    measure->existing += process.bytes - anonymous - mapped;
-    measure->anonymous += anonymous;
-    measure->mapped += mapped;
-    add_process(measure, &process);
+  if (state == 'Z') {
+    free(status);
+    tid = living_thread(pid);
+    status = tid ? read_status(tid, &state) : NULL;
   }
-  free(status);
-  free(rollup);
+  if (!status)
+    return;
+  snprintf(path, sizeof path, "/proc/%d/smaps_rollup", tid);
+  cleanup_free char *rollup = exact ? procfs_read(path, NULL) : NULL;
+  struct process process = {.pid = pid, .stopped = state == 'T'};
+  if (rollup && procfs_field(rollup, "Pss_Anon")) {
+    anonymous = kibibytes(rollup, "Pss_Anon") + kibibytes(rollup, "SwapPss");
+    mapped = kibibytes(rollup, "Pss_Shmem");
+  } else {
+    anonymous = kibibytes(status, "RssAnon") + kibibytes(status, "VmSwap");
+    mapped = kibibytes(status, "RssShmem");
+  }
+  process.bytes = anonymous + mapped + open_memory_files(tid);
+  measure->existing += process.bytes - anonymous - mapped;
+  measure->anonymous += anonymous;
+  measure->mapped += mapped;
+  add_process(measure, &process);
 }
 
 static uint64_t

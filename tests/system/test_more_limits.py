@@ -316,6 +316,39 @@ def test_what_doctor_says_of_cgroups_is_what_a_core_gets():
 # --- without cgroups, whoever runs this -------------------------------------------------------------------
 
 
+GROW = """
+import ctypes, os, threading, time
+def fill():
+    held = []
+    while len(held) < 400:
+        held.append(bytes(b"x") * (1 << 20))
+    time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("os.fork() or os._exit(0)\nfill()", id="a child that nobody waits for"),
+        pytest.param(
+            "threading.Thread(target=fill).start()\nctypes.CDLL(None).syscall(60, 0)", id="the first thread"
+        ),
+    ],
+)
+def test_what_has_ended_does_not_blind_the_watcher(own, source):
+    words = ["python3", "-S", "-c", GROW + source]
+    program = own.program(
+        f"""
+import ramet
+result = ramet.run({words!r}, limits={{"memory": "64M"}}, timeout=30)
+print(result.reason, result.limit, result.enforced_by["memory"])
+""",
+        RAMET_CGROUPS="none",
+    )
+    out, err = program.communicate(timeout=50)
+    assert out.decode() == "oom memory core watcher\n", err
+
+
 def test_without_cgroups_the_watcher_and_init_hold_what_they_say(own):
     program = own.program(
         """
