@@ -88,7 +88,7 @@ class CommandResult:
     (a file that it had mapped could not grow), ``cpu`` (it went on after SIGXCPU), ``idle`` (nothing in its
     sandbox ran for so long), ``killed`` (by request or because its owner went), ``lost``
     (the sandbox's init was killed from outside). `limit` names the limit that ended it, where that is known;
-    `limit_value` is that limit, and `peak` what was used of it, where that is measured.
+    `limit_value` is that limit (None of a sandbox's `timeout`), and `peak` what was used of it, if measured.
 
     `duration_ms` counts from the request's arrival in core to the end of the command, `setup_ms` to its exec.
     `enforced_by` tells the mechanism behind each limit. `lingering` is true when a process could not be
