@@ -917,8 +917,11 @@ static void
 on_run_exited(struct sandbox *sandbox, struct frame *frame)
 {
   read_exit(sandbox, frame);
-  /* One that ended in the same moment by itself has ended by itself. */
-  if (sandbox->overdue && sandbox->reason == RAMET_REASON_SIGNAL && WTERMSIG((int)sandbox->status) == SIGKILL)
+  /* One that ended in the same moment by itself has ended by itself. Who was killed for memory before is not the cause of
+   * what was killed now. */
+  bool by_kill = WIFSIGNALED((int)sandbox->status) && WTERMSIG((int)sandbox->status) == SIGKILL;
+  if (sandbox->overdue && by_kill &&
+      (sandbox->reason == RAMET_REASON_SIGNAL || sandbox->reason == RAMET_REASON_OOM))
     sandbox->reason = sandbox->cause;
   take_down(sandbox);
 }

@@ -174,3 +174,11 @@ def test_a_sandbox_whose_command_exceeds_the_limit_ends_of_it():
         with pytest.raises(SandboxEnded) as caught:
             sandbox.fork()
         assert caught.value.reason == "oom"
+
+
+@pytest.mark.parametrize("limits, reason", [({"wall": 1.5}, "timeout"), ({"idle": 0.5}, "idle")])
+def test_what_was_killed_for_memory_before_is_not_the_cause_of_a_later_end(limits, reason):
+    line = "python3 -S -c 'bytearray(b\"x\") * (200 << 20)'; echo on; sleep 1000"
+    result = ramet.run(["sh", "-c", line], limits={"memory": "64M", **limits})
+    assert (result.reason, result.exit_code, result.stdout) == (reason, 124, "on\n")
+    assert result.usage.oom_kills == 1
