@@ -114,6 +114,14 @@ ABOUT_COMMANDS = {
     "terminal": lambda sandbox, number: sandbox.terminals.connect(number).close(),
     "kill a terminal": lambda sandbox, number: sandbox.terminals.kill(number),
 }
+OF_THE_DEAD = {"send_signal": "sandbox_ended"}
+"""The ends of commands outlive their sandbox: the rest is told about commands."""
+
+
+def told_of(sandbox, name):
+    with pytest.raises(RametError) as caught:
+        ABOUT_COMMANDS[name](sandbox, NONE)
+    return caught.value.code
 
 
 @pytest.mark.parametrize("name", ABOUT_COMMANDS)
@@ -122,10 +130,16 @@ def test_what_is_asked_of_a_command_that_is_not_there_names_it(living, dead, nam
         ABOUT_COMMANDS[name](living, NONE)
     assert (caught.value.code, caught.value.field) == ("unknown_command", "command")
     assert str(NONE) in caught.value.message
-    with pytest.raises(RametError) as caught:
-        ABOUT_COMMANDS[name](dead, NONE)
-    # The ends of commands outlive their sandbox.
-    assert caught.value.code == ("sandbox_ended" if name == "send_signal" else "unknown_command")
+    assert told_of(dead, name) == OF_THE_DEAD.get(name, "unknown_command")
+
+
+@pytest.mark.parametrize("name", ABOUT_COMMANDS)
+def test_a_client_that_has_no_lane_to_the_dead_is_told_the_same(runtime_directory, name):
+    with ramet.Client() as client:
+        with ramet.Sandbox(command=["cat"], client=client) as made:
+            made.kill()
+            made.wait(PATIENCE_S)
+        assert told_of(made, name) == OF_THE_DEAD.get(name, "unknown_command")
 
 
 def test_a_command_that_has_ended_takes_no_signal_and_no_input(living, over):

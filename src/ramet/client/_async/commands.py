@@ -253,7 +253,7 @@ class AsyncCommands:
     async def kill(self, command: int) -> None:
         """Kill every process of a command, wherever it went, also what it left behind when it ended."""
         number = check_command_id(command)
-        await self.ask_core(p.KILL_COMMAND, lambda lane: about(lane, number))
+        await self.ask_core(p.KILL_COMMAND, lambda lane: about(lane, number), ended=True)
 
     async def send_signal(self, command: int, signal: int | str) -> None:
         """Send a signal, a number or a name, to the process group that a command began with.
@@ -393,7 +393,11 @@ class AsyncCommands:
         patience: float = PATIENCE_S,
         fds: Sequence[int] = (),
     ) -> frames.Frame:
-        """The answer to a request that may be repeated. The descriptors stay the caller's."""
+        """The answer to a request that may be repeated. The descriptors stay the caller's.
+
+        What core answers of commands that outlive their sandbox is asked with `ended`: else the answer would
+        depend on whether a lane is at hand.
+        """
         for _ in range(ATTEMPTS):
             link = await self._link(ended=ended)
             try:
@@ -697,6 +701,7 @@ class AsyncCommand:
             await self._commands.ask_core(
                 p.INPUT,
                 lambda lane: about(lane, self.id, u32(p.TAG_FLAGS, flags), raw(p.TAG_BYTES, data)),
+                ended=True,
                 patience=patience,
             )
         except DaemonLost as error:

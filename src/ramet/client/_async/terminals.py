@@ -159,7 +159,7 @@ class AsyncTerminal:
     async def resize(self, rows: int, columns: int) -> None:
         """Give it another size; what runs in its foreground gets SIGWINCH."""
         window = u32(p.TAG_WINDOW, packed_window(check_window((rows, columns))))
-        await self._commands.ask_core(p.RESIZE, lambda lane: about(lane, self.id, window))
+        await self._commands.ask_core(p.RESIZE, lambda lane: about(lane, self.id, window), ended=True)
 
     async def read(self, size: int = BIG, timeout: float | None = None) -> bytes:
         """The next bytes, `size` at most, as soon as there are any; none at its end.

@@ -252,7 +252,7 @@ class Commands:
     def kill(self, command: int) -> None:
         """Kill every process of a command, wherever it went, also what it left behind when it ended."""
         number = check_command_id(command)
-        self.ask_core(p.KILL_COMMAND, lambda lane: about(lane, number))
+        self.ask_core(p.KILL_COMMAND, lambda lane: about(lane, number), ended=True)
 
     def send_signal(self, command: int, signal: int | str) -> None:
         """Send a signal, a number or a name, to the process group that a command began with.
@@ -390,7 +390,11 @@ class Commands:
         patience: float = PATIENCE_S,
         fds: Sequence[int] = (),
     ) -> frames.Frame:
-        """The answer to a request that may be repeated. The descriptors stay the caller's."""
+        """The answer to a request that may be repeated. The descriptors stay the caller's.
+
+        What core answers of commands that outlive their sandbox is asked with `ended`: else the answer would
+        depend on whether a lane is at hand.
+        """
         for _ in range(ATTEMPTS):
             link = self._link(ended=ended)
             try:
@@ -690,6 +694,7 @@ class Command:
             self._commands.ask_core(
                 p.INPUT,
                 lambda lane: about(lane, self.id, u32(p.TAG_FLAGS, flags), raw(p.TAG_BYTES, data)),
+                ended=True,
                 patience=patience,
             )
         except DaemonLost as error:
