@@ -102,33 +102,33 @@ send_or_enqueue(uint16_t kind, uint64_t request, struct writer *writer)
   enqueue(kind, request, writer);
 }
 
-static void tell_events(struct deadline *deadline);
-
 /* What has happened before comes first. */
 void
 control_reply(uint16_t kind, uint64_t request, struct writer *writer)
 {
   if (later_head)
-    tell_events(&later);
+    control_tell_events();
   send_or_enqueue(kind, request, writer);
 }
 
 /* ---- events that can wait ------------------------------------------------------------------------------------- */
 
 /* The daemon only keeps count of what clients make past it. To wake it for each would take a processor from the first
- * answer of what was made; whatever it asks, it has heard of all that was before. */
+ * answer of what was made, and its caches are cold each time: it hears when nothing has happened for a while, or it has
+ * been long enough. Whatever it asks, it has heard of all that was before. */
 #define EVENTS_LATER_NS 5000000u
+#define EVENTS_LATEST_NS 30000000u
 #define EVENTS_TOGETHER 32
 #define COMMAND_EVENTS_TOGETHER 256
 
+static uint64_t later_first, later_last; /* when the first and the last of them happened */
 static int later_commands;       /* of those that wait */
 static bool commands_awaited;    /* somebody waits for events of commands */
 static uint64_t commands_missed; /* events of commands that there was no room for */
 
-static void
-tell_events(struct deadline *deadline)
+void
+control_tell_events(void)
 {
-  (void)deadline;
   struct queued *item = later_head;
 
   deadline_clear(&later);
@@ -144,10 +144,17 @@ tell_events(struct deadline *deadline)
   }
 }
 
-void
-control_tell_events(void)
+/* While more happens. */
+static void
+events_due(struct deadline *deadline)
 {
-  tell_events(&later);
+  uint64_t quiet = later_last + EVENTS_LATER_NS, latest = later_first + EVENTS_LATEST_NS;
+  uint64_t due = quiet < latest ? quiet : latest;
+
+  if (due > loop_now())
+    deadline_set(deadline, due);
+  else
+    control_tell_events();
 }
 
 static void
@@ -182,10 +189,13 @@ add_event(uint16_t kind, struct writer *writer)
 static void
 tell_soon(void)
 {
-  if (++later_length == EVENTS_TOGETHER)
-    tell_events(&later);
-  else if (!later.index)
-    deadline_set(&later, loop_now() + EVENTS_LATER_NS);
+  later_last = loop_now();
+  if (++later_length == EVENTS_TOGETHER) {
+    control_tell_events();
+  } else if (!later.index) {
+    later_first = later_last;
+    deadline_set(&later, later_last + EVENTS_LATER_NS);
+  }
 }
 
 void
@@ -213,7 +223,7 @@ control_command_event(uint16_t kind, struct writer *writer)
   if (commands_awaited)
     tell_soon();
   else if (later_commands == COMMAND_EVENTS_TOGETHER)
-    tell_events(&later);
+    control_tell_events();
 }
 
 /* To a peer that may not have greeted yet, past the queue. An empty socket takes a small frame. */
@@ -651,7 +661,7 @@ connection_ready(struct watch *watch, uint32_t events)
     return;
   }
   bool first = !greeted;
-  tell_events(&later);
+  control_tell_events();
   handle(&frame);
   frame_release(&frame);
   if (first && greeted) {
@@ -748,7 +758,7 @@ control_setup(const struct control_options *options, struct err *err)
   grace_ns = options->grace_ns;
   pool_size = options->pool_size;
   grace.fire = grace_over;
-  later.fire = tell_events;
+  later.fire = events_due;
   connection_watch.ready = connection_ready;
   listener_watch.ready = listener_ready;
   if (getrandom(&core_id, sizeof core_id, 0) != sizeof core_id)
