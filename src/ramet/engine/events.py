@@ -46,8 +46,7 @@ class Events:
 
     def tell(self, kind: Type, info: SandboxInfo, note: str | None = None) -> None:
         """Something befell a sandbox."""
-        event = Event.of(kind, info, time.time())
-        self.add(event if note is None else dataclasses.replace(event, note=note))
+        self.add(Event.of(kind, info, time.time(), note))
 
     def note(
         self, kind: Type, *, sandbox: str | None = None, snapshot: str | None = None, note: str | None = None
@@ -68,7 +67,7 @@ class Events:
         kept = self._kept[of_commands]
         if len(kept) == kept.maxlen:
             self._forgotten[of_commands] = kept[0][0]
-        kept.append((self._last, dataclasses.replace(event, cursor=cursor_of(self.daemon, self._last))))
+        kept.append((self._last, event))  # most are never read: whoever does makes their cursors
         self._wake()
 
     def close(self) -> None:
@@ -139,7 +138,7 @@ class Events:
                 found.append(self._gap(number - 1, number - place - 1))
             place = number
             if request.fits(event):
-                found.append(event)
+                found.append(dataclasses.replace(event, cursor=cursor_of(self.daemon, number)))
         return found, self._last
 
     def _missed(self, place: int, *, of_commands: bool) -> int | None:

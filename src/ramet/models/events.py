@@ -87,7 +87,7 @@ class Event:
         return cls(**data)
 
     @classmethod
-    def of(cls, kind: Type, info: SandboxInfo, time: float) -> Self:
+    def of(cls, kind: Type, info: SandboxInfo, time: float, note: str | None = None) -> Self:
         """What befell a sandbox. It has no place yet."""
         end = info.end
         return cls(
@@ -101,7 +101,7 @@ class Event:
             reason=end and end.reason,
             exit_code=end and end.exit_code,
             signal=end and end.signal,
-            note=info.note,
+            note=info.note if note is None else note,
         )
 
 
