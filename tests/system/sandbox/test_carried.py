@@ -6,12 +6,17 @@ import ramet
 from ramet.client import snapshots
 from system._daemons import PATIENCE_S
 
-# Says what it is told, with a count, and the pid of a child that left its session.
+# Says what it is told, with a count, and has a child that left its session. A thread waits for signals: of
+# one that comes between the interpreter's last look and read(2) a handler in Python runs after the next line.
 ECHO = r"""
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, threading
 null = {"stdin": -3, "stdout": -3, "stderr": -3}
 left = subprocess.Popen(["tail", "-f", "/dev/null"], start_new_session=True, **null)
-signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"signal\n"))  # amid a print, print cannot be called
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+def listen():
+    while signal.sigwait([signal.SIGUSR1]):
+        os.write(1, b"signal\n")
+threading.Thread(target=listen, daemon=True).start()
 count = 0
 print("ready", flush=True)
 while line := sys.stdin.readline():
