@@ -745,7 +745,8 @@ class ForkWay(NamedTuple):
     small that its pages were copied in the pause. `why` there was no twin: ``no_twin``: the sandbox comes
     from no fork, or its twin was lost; ``exec``: the process has called exec since; ``unforked``: it has
     memory that it keeps from its forks; ``failed``: the twin could not be forked; ``has_parent``: it is not
-    the sandbox's first process. `copied_bytes` of its memory were copied.
+    the sandbox's first process. `copied_bytes` of its memory were copied. Of more than 128 processes the
+    first 128 are told of.
     """
 
     pid: int

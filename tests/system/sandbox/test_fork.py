@@ -9,6 +9,9 @@ import ramet
 from ramet.client import sandboxes
 from system.sandbox._repl import PATIENCE_S, PYTHON, ask, ask_all, tell
 
+WAYS_MAX = 128
+"""As in core/src/capture_ways.c."""
+
 
 def test_a_fork_of_python_has_its_variables_modules_and_open_files(python):
     tell(python, "x = {'a': [1, 2]}", "import json, threading", "f = open('notes', 'w+')")
@@ -208,3 +211,24 @@ def test_many_threads_fork_one_sandbox_at_once():
     ):
         tell(parent, "x = 41")
         assert list(threads.map(fork_and_ask, range(12))) == [str(41 + number) for number in range(12)]
+
+
+def test_a_process_that_keeps_memory_from_its_forks_is_copied_and_the_fork_says_why(python):
+    """A twin is a fork of the process: it lacks what is advised to be left out of forks (madvise(2))."""
+    tell(python, "import mmap", "m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)")
+    with python.fork() as child:
+        tell(child, "n = m.write(b'kept')")
+        with child.fork() as before:
+            assert [(way.way, way.why) for way in before.info.ways] == [("twin", None)]
+        tell(child, "m.madvise(mmap.MADV_DONTFORK)")
+        with child.fork() as grandchild:
+            assert [(way.way, way.why) for way in grandchild.info.ways] == [("frozen", "unforked")]
+            assert ask(grandchild, "m[:4]") == "b'kept'"
+
+
+def test_of_a_large_tree_a_fork_tells_the_ways_of_the_first_processes(bash):
+    bash.stdin.write("for n in $(seq 150); do sleep 1000 & done; echo ready\n")
+    assert bash.stdout.readline(timeout=PATIENCE_S) == b"ready\n"
+    with bash.fork() as child:
+        assert len(child.info.ways) == WAYS_MAX
+        assert ask(child, "jobs -r | wc -l") == "150"
