@@ -132,9 +132,9 @@ open_parent(int tree, const char *path, struct place *place, struct err *err)
   return fd < 0 ? failed(err, "the directory") : fd;
 }
 
-/* mkdir -p; the directory itself. */
+/* mkdir -p; the directory itself, which has `mode` where it is new. */
 static int
-make_parents(int tree, const char *path, struct err *err)
+make_parents(int tree, const char *path, mode_t mode, struct err *err)
 {
   char part[PATH_MAX];
   const char *at = path;
@@ -142,6 +142,7 @@ make_parents(int tree, const char *path, struct err *err)
   for (;;) {
     at += strspn(at, "/");
     at += strcspn(at, "/");
+    bool last = !at[strspn(at, "/")];
     size_t length = (size_t)(at - path);
     memcpy(part, path, length);
     part[length] = 0;
@@ -151,13 +152,13 @@ make_parents(int tree, const char *path, struct err *err)
       cleanup_fd int parent = open_parent(tree, part, &place, err);
       if (parent < 0)
         return -1;
-      if (mkdirat(parent, place.name, 0755) < 0 && errno != EEXIST)
+      if (mkdirat(parent, place.name, last ? mode : 0755) < 0 && errno != EEXIST)
         return failed(err, "make a directory");
       fd = open_below(tree, part, O_RDONLY | O_DIRECTORY);
     }
     if (fd < 0)
       return failed(err, "the directory");
-    if (!at[strspn(at, "/")])
+    if (last)
       return fd;
     close(fd);
   }
@@ -355,7 +356,7 @@ open_parent_of(const struct asked *asked, const char *path, struct place *place,
   int parent = open_parent(trees.sandbox, path, place, err);
 
   if (parent < 0 && err->number == ENOENT && (asked->flags & RAMET_FILE_PARENTS))
-    parent = make_parents(trees.sandbox, place->directory, err);
+    parent = make_parents(trees.sandbox, place->directory, 0755, err);
   return parent;
 }
 
@@ -400,18 +401,17 @@ file_open(struct asked *asked, struct writer *writer, int *out, struct err *err)
 static int
 file_make_dir(struct asked *asked, struct err *err)
 {
+  mode_t mode = asked->has_mode ? asked->mode & 07777 : 0755;
   struct place place;
 
   if (asked->flags & RAMET_FILE_PARENTS) {
-    cleanup_fd int made = make_parents(trees.sandbox, asked->path, err);
+    cleanup_fd int made = make_parents(trees.sandbox, asked->path, mode, err);
     return made < 0 ? -1 : 0;
   }
   cleanup_fd int parent = open_parent_of(asked, asked->path, &place, err);
   if (parent < 0)
     return -1;
-  return mkdirat(parent, place.name, asked->has_mode ? asked->mode & 07777 : 0755) < 0
-             ? failed(err, "make a directory")
-             : 0;
+  return mkdirat(parent, place.name, mode) < 0 ? failed(err, "make a directory") : 0;
 }
 
 /* Takes `directory`. */
@@ -482,24 +482,51 @@ file_remove(struct asked *asked, struct err *err)
   return parent < 0 ? -1 : remove_entry(parent, place.name, asked->flags & RAMET_FILE_RECURSIVE, err);
 }
 
+static bool
+is_same(const struct stat *one, const struct stat *other)
+{
+  return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+}
+
+static int
+replace_entry(const struct asked *asked, int parent, const char *name, struct err *err)
+{
+  if ((asked->flags & RAMET_FILE_REPLACE) && unlinkat(parent, name, 0) < 0 && errno != ENOENT)
+    return failed(err, "replace");
+  return 0;
+}
+
+static int
+link_hard(const struct asked *asked, int parent, const char *name, struct err *err)
+{
+  cleanup_fd int found = open_below(trees.sandbox, asked->other, O_PATH | O_NOFOLLOW);
+  struct stat st, there;
+  char path[32];
+
+  if (found < 0 || fstat(found, &st) < 0)
+    return failed(err, "make a link");
+  if (asked->flags & RAMET_FILE_REPLACE && fstatat(parent, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+      is_same(&st, &there))
+    return 0;
+  if (replace_entry(asked, parent, name, err) < 0)
+    return -1;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", found);
+  return linkat(AT_FDCWD, path, parent, name, AT_SYMLINK_FOLLOW) < 0 ? failed(err, "make a link") : 0;
+}
+
 static int
 file_link(struct asked *asked, struct err *err)
 {
   struct place place;
   cleanup_fd int parent = open_parent_of(asked, asked->path, &place, err);
-  char path[32];
 
   if (parent < 0)
     return -1;
-  if ((asked->flags & RAMET_FILE_REPLACE) && unlinkat(parent, place.name, 0) < 0 && errno != ENOENT)
-    return failed(err, "replace");
-  if (!(asked->flags & RAMET_FILE_HARD))
-    return symlinkat(asked->other, parent, place.name) < 0 ? failed(err, "make a link") : 0;
-  cleanup_fd int found = open_below(trees.sandbox, asked->other, O_PATH | O_NOFOLLOW);
-  snprintf(path, sizeof path, "/proc/self/fd/%d", found);
-  if (found < 0 || linkat(AT_FDCWD, path, parent, place.name, AT_SYMLINK_FOLLOW) < 0)
-    return failed(err, "make a link");
-  return 0;
+  if (asked->flags & RAMET_FILE_HARD)
+    return link_hard(asked, parent, place.name, err);
+  if (replace_entry(asked, parent, place.name, err) < 0)
+    return -1;
+  return symlinkat(asked->other, parent, place.name) < 0 ? failed(err, "make a link") : 0;
 }
 
 static int
@@ -622,6 +649,38 @@ copy_entry(int from_dir, const char *name, int to_dir, const char *as, int depth
   return fail_with(err, ENODEV, name);
 }
 
+/* Whether `directory` is the directory `above`, or somewhere below it. */
+static bool
+is_below(int directory, const struct stat *above)
+{
+  cleanup_fd int at = fcntl(directory, F_DUPFD_CLOEXEC, 0);
+  struct stat here, up;
+
+  for (int i = 0; i < PATH_MAX && at >= 0 && fstat(at, &here) == 0; i++) {
+    if (is_same(&here, above))
+      return true;
+    int next = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    close_fd(&at);
+    at = next;
+    if (at < 0 || fstat(at, &up) < 0 || is_same(&here, &up))
+      break;
+  }
+  return false;
+}
+
+/* A file replaced by itself would be gone, and a directory in itself has no end. */
+static int
+check_apart(const struct stat *from, int to, const char *to_name, struct err *err)
+{
+  struct stat there;
+
+  if (fstatat(to, to_name, &there, AT_SYMLINK_NOFOLLOW) == 0 && is_same(from, &there))
+    return fail_with(err, EINVAL, "both are the same file");
+  if (S_ISDIR(from->st_mode) && is_below(to, from))
+    return fail_with(err, EINVAL, "a directory cannot be copied into itself");
+  return 0;
+}
+
 static int
 copy_or_move(struct asked *asked, bool move, struct err *err)
 {
@@ -646,6 +705,8 @@ copy_or_move(struct asked *asked, bool move, struct err *err)
     return failed(err, "copy");
   if (!move && S_ISDIR(st.st_mode) && !(asked->flags & RAMET_FILE_RECURSIVE))
     return fail_with(err, EISDIR, "copy");
+  if (check_apart(&st, to, to_name, err) < 0)
+    return -1;
   if (replace && unlinkat(to, to_name, 0) < 0 && errno != ENOENT)
     return failed(err, "replace");
   if (copy_entry(from, from_name, to, to_name, 0, err) < 0)

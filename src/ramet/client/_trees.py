@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Literal, NamedTuple, Self
 
-from ramet.errors import InvalidRequest
+from ramet.errors import InvalidRequest, RametError
 
 CHUNK = 1 << 20
 
 
-def pieces(data: str | bytes | IO[Any] | Iterable[bytes], encoding: str) -> Iterable[bytes]:
-    """`data` as pieces of bytes. Raises InvalidRequest naming ``data``."""
+def pieces(data: str | bytes | IO[Any] | Iterable[bytes], encoding: str) -> bytes | Iterator[bytes]:
+    """`data` as bytes, or as pieces of them, none empty. Raises InvalidRequest naming ``data``."""
+    if isinstance(data, bytes):
+        return data
     if isinstance(data, str):
-        try:
-            return (data.encode(encoding),)
-        except UnicodeEncodeError as error:
-            raise InvalidRequest.of("data", f"cannot be encoded as {encoding}: {error.reason}") from None
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return (bytes(data),) if not isinstance(data, bytes) else (data,)
+        return _encoded(data, encoding)
+    if isinstance(data, (bytearray, memoryview)):
+        return bytes(data)
     read = getattr(data, "read", None)
     if read is not None:
-        return _read_pieces(data, encoding)  # type: ignore[arg-type]
+        return _checked(iter(lambda: data.read(CHUNK) or None, None), encoding)  # type: ignore[union-attr]
     if isinstance(data, Iterable):
-        return data
+        return _checked(iter(data), encoding)
     raise InvalidRequest.of(
         "data", f"must be text, bytes, a file or pieces of bytes, not {type(data).__name__}"
     )
 
 
-def _read_pieces(file: IO[Any], encoding: str) -> Iterable[bytes]:
-    while piece := file.read(CHUNK):
-        yield piece.encode(encoding) if isinstance(piece, str) else piece
+def _encoded(text: str, encoding: str) -> bytes:
+    try:
+        return text.encode(encoding)
+    except LookupError:
+        raise InvalidRequest.of("encoding", f"{encoding!r:.40} is no encoding") from None
+    except UnicodeEncodeError as error:
+        raise InvalidRequest.of("data", f"cannot be encoded as {encoding}: {error.reason}") from None
+
+
+def _checked(given: Iterator[Any], encoding: str) -> Iterator[bytes]:
+    for piece in given:
+        if isinstance(piece, str):
+            yield _encoded(piece, encoding)
+        elif not isinstance(piece, (bytes, bytearray, memoryview)):
+            raise InvalidRequest.of("data", f"is not all bytes: a piece is {type(piece).__name__}")
+        elif len(piece):
+            yield bytes(piece)
 
 
 class Local(NamedTuple):
@@ -47,15 +62,16 @@ class Local(NamedTuple):
 
 
 def local_tree(source: str) -> Iterator[Local]:
-    """A file, or a directory and what is in it, directories first. Raises InvalidRequest naming ``local``."""
+    """A file, or a directory and what is in it, directories first. Raises InvalidRequest naming ``local``.
+
+    What others may do in the directory itself is the same wherever it goes: often it is a temporary one.
+    """
     try:
         status = os.lstat(source)
-        if not stat.S_ISLNK(status.st_mode) or not os.path.isdir(source):
-            yield _local(source, "", status)
-        else:
-            yield Local(source, "", "directory")
         if not os.path.isdir(source):
+            yield _local(source, "", status)
             return
+        yield Local(source, "", "directory", 0o755)
         for directory, names, files in os.walk(source, onerror=_raise):
             inside = os.path.relpath(directory, source)
             for name in sorted([*names, *files]):
@@ -84,6 +100,19 @@ def check_directory(path: str | os.PathLike[str]) -> None:
     """Raises InvalidRequest naming ``workspace`` unless it is a directory."""
     if not path or not os.path.isdir(path):
         raise InvalidRequest.of("workspace", f"{path} is no directory", code="not_found")
+
+
+@contextlib.contextmanager
+def writing_local(path: str) -> Iterator[None]:
+    """What the host refuses is told as InvalidRequest naming ``local``."""
+    try:
+        yield
+    except RametError:  # some are OSErrors as well
+        raise
+    except OSError as error:
+        number = error.errno or 0
+        text = f"{path}: {error.strerror or error}"
+        raise InvalidRequest.of("local", text, code="no_space" if number == errno.ENOSPC else None) from None
 
 
 def open_local(path: str) -> IO[bytes]:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATH_MAX = 4096
+MODE_MAX = 0o7777
+ID_END = (1 << 32) - 1
+"""An id that stands for none."""
+MTIME_END = 1 << 33
 MACHINE_ID = "/etc/machine-id"
 """No two sandboxes share it, so no comparison tells of it."""
 OnConflict = Literal["refuse", "overwrite", "keep"]
@@ -36,6 +40,47 @@ def check_path(value: object, home: str = "/", field: str = "path") -> str:
     if len(full.encode("utf-8", "surrogateescape")) >= PATH_MAX:
         raise InvalidRequest.of(field, "is longer than a path may be", code="too_long")
     return full
+
+
+def check_target(value: object) -> str:
+    """`value` as what a link says. Raises InvalidRequest naming ``target``."""
+    target = check_text(value, "target")
+    if not target:
+        raise InvalidRequest.of("target", "is empty")
+    if len(target.encode("utf-8", "surrogateescape")) >= PATH_MAX:
+        raise InvalidRequest.of("target", "is longer than a path may be", code="too_long")
+    return target
+
+
+def check_mode(value: object, field: str = "mode") -> int | None:
+    """`value` as permissions, None for none. Raises InvalidRequest naming `field`."""
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value <= MODE_MAX:
+        raise InvalidRequest.of(field, f"{value!r:.40} are no permissions", hint="as 0o644, up to 0o7777")
+    return value
+
+
+def check_owner(value: object) -> tuple[int, int] | None:
+    """`value` as uid and gid, None for none. Raises InvalidRequest naming ``owner``."""
+    if value is None:
+        return None
+    good = isinstance(value, (tuple, list)) and len(value) == 2
+    if not good or any(type(one) is not int or not 0 <= one < ID_END for one in value):  # type: ignore[attr-defined]
+        raise InvalidRequest.of("owner", f"{value!r:.40} is not a uid and a gid")
+    return value[0], value[1]  # type: ignore[index]
+
+
+def check_mtime(value: object) -> int | None:
+    """`value`, seconds since the epoch, as nanoseconds; None for none.
+
+    Raises InvalidRequest naming ``mtime``.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MTIME_END:
+        raise InvalidRequest.of("mtime", f"{value!r:.40} is no number of seconds since 1970")
+    return int(value * 1e9)
 
 
 def kind_of(mode: int) -> FileKind:

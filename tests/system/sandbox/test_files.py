@@ -1,6 +1,7 @@
 """`Sandbox.files`: files of a sandbox that stands, whatever its guests do to them meanwhile."""
 
 import errno
+import io
 import os
 import subprocess
 import threading
@@ -260,6 +261,81 @@ def test_directories_go_in_and_come_out(sandbox, files, place, tmp_path):
         files.upload(tmp_path / "nothing", place)
 
 
+def test_directories_have_the_permissions_that_were_asked_for_and_those_of_the_host(files, place, tmp_path):
+    files.make_dir(f"{place}/above/private", mode=0o700)
+    assert [files.stat(f"{place}/{name}").mode for name in ("above", "above/private")] == [0o755, 0o700]
+    files.make_dir(f"{place}/above/private", mode=0o777)  # it was there
+    assert files.stat(f"{place}/above/private").mode == 0o700
+    (tmp_path / "tree/closed").mkdir(parents=True)
+    (tmp_path / "tree/closed/file").write_text("x")
+    (tmp_path / "tree/closed").chmod(0o500)
+    assert files.upload(tmp_path / "tree", f"{place}/tree") == 1
+    assert files.stat(f"{place}/tree/closed").mode == 0o500
+    (tmp_path / "tree/closed").chmod(0o700)
+
+
+def test_a_file_is_not_replaced_by_itself_nor_a_directory_copied_into_itself(files, place):
+    files.write(f"{place}/d/file", "kept")
+    files.symlink(f"{place}/way", "d")
+    files.link(f"{place}/d/file", f"{place}/d/other")
+    for path in ("d/file", "way/file", "d/../d/file", "d/other"):
+        assert refusal(files.copy, f"{place}/d/file", f"{place}/{path}", replace=True) == "file_error"
+    for path in ("d/copy", "way/copy", "d/deep/copy"):
+        assert refusal(files.copy, f"{place}/d", f"{place}/{path}", recursive=True) == "file_error"
+    files.link(f"{place}/d/file", f"{place}/d/file", replace=True)
+    files.rename(f"{place}/d/file", f"{place}/d/file")
+    assert (files.read(f"{place}/d/file"), files.stat(f"{place}/d/file").links) == ("kept", 2)
+    assert refusal(files.link, f"{place}/d/file", f"{place}/d/other") == "exists"
+    assert refusal(files.link, f"{place}/nothing", f"{place}/d/other", replace=True) == "not_found"
+    assert files.read(f"{place}/d/other") == "kept"
+
+
+@pytest.mark.parametrize(
+    "name, arguments, field",
+    [
+        ("symlink", {"target": 7}, "target"),
+        ("symlink", {"target": "a\0b"}, "target"),
+        ("symlink", {"target": "x" * 5000}, "target"),
+        ("set", {"mode": "rw"}, "mode"),
+        ("set", {"owner": 3}, "owner"),
+        ("set", {"owner": (-1, 0)}, "owner"),
+        ("set", {"mtime": float("nan")}, "mtime"),
+        ("write", {"data": [1]}, "data"),
+        ("write", {"data": 1}, "data"),
+        ("write", {"data": "x", "encoding": "klingon"}, "encoding"),
+        ("write", {"data": "x", "mode": 0o10000}, "mode"),
+        ("make_dir", {"mode": -1}, "mode"),
+        ("read", {"encoding": "klingon"}, "encoding"),
+        ("open", {"mode": "q"}, "mode"),
+        ("open", {"mode": "wb", "permissions": "x"}, "permissions"),
+        ("list", {"depth": -1}, "depth"),
+        ("download", {"local": "/nowhere/at/all"}, "local"),
+        ("upload", {"local": "/nowhere/at/all"}, "local"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_its_name(files, place, name, arguments, field):
+    files.write(f"{place}/file", "x")
+    local = {key: arguments.pop(key) for key in ("local",) if key in arguments and name == "upload"}
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        getattr(files, name)(*local.values(), f"{place}/file", **arguments)
+    assert caught.value.field == field
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        next(files.stream(f"{place}/file", size=0))
+    assert caught.value.field == "size"
+
+
+def test_a_full_disk_of_the_host_is_told_by_name(files, place, tmp_path, monkeypatch):
+    class Full(io.RawIOBase):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files.write(f"{place}/file", "x")
+    monkeypatch.setattr("ramet.client._sync.files.new_local", lambda _: Full())
+    with pytest.raises(ramet.InvalidRequest) as caught:
+        files.download(f"{place}/file", tmp_path / "file")
+    assert (caught.value.field, caught.value.code) == ("local", "no_space")
+
+
 def test_a_full_disk_is_told_by_name():
     with ramet.Sandbox(command=["sleep", "10000"], limits={"disk": "1M"}) as small:
         assert refusal(small.files.write, "big", b"x" * (2 << 20)) == "no_space"
@@ -288,6 +364,11 @@ def test_changes_are_those_since_the_fork(tmp_path):
                 "link": "added", "renamed": "added", "renamed/file name": "added", "text": "modified",
             }  # fmt: skip
             patch = child.files.patch("/home/user")
+            assert child.diff(format="git") == child.files.patch("/")
+            assert b"--- a/home/user/text" in child.diff(format="git")
+            for wrong in ({"format": "svn"}, {"format": "git", "other": parent}):
+                with pytest.raises(ramet.InvalidRequest, match="format"):
+                    child.diff(**wrong)
             parent.files.remove("/home/user/.python", recursive=True) if parent.files.exists(
                 ".python"
             ) else None

@@ -442,10 +442,10 @@ class AsyncSandbox(Opening):
     async def export(self, local: str | PathLike[str], path: str | None = None) -> int:
         """Copy its workspace, or what is at `path`, to a new place of the host; how many files.
 
-        This, `files.download` and `files.open` are the only ways for files out of a sandbox.
+        This and the reading methods of `files` are the only ways for files out of a sandbox, and no other but
+        `files.download` writes on the host.
         """
-        base = path or (WORKSPACE if await self.files.exists(WORKSPACE) else ".")
-        return await self.files.download(base, local)
+        return await self.files.export(local, path)
 
     async def commit_to(
         self, other: AsyncSandbox, *, on_conflict: OnConflict = "refuse"
@@ -465,16 +465,34 @@ class AsyncSandbox(Opening):
         return await self.files.commit_to(other.files, on_conflict=on_conflict)
 
     @overload
-    async def diff(self, other: None = None) -> tuple[Change, ...]: ...
+    async def diff(
+        self, other: None = None, *, format: Literal["changes"] = "changes"
+    ) -> tuple[Change, ...]: ...
     @overload
-    async def diff(self, other: AsyncSandbox) -> Difference: ...
-    async def diff(self, other: AsyncSandbox | None = None) -> tuple[Change, ...] | Difference:
+    async def diff(self, other: None = None, *, format: Literal["git"]) -> bytes: ...
+    @overload
+    async def diff(self, other: AsyncSandbox, *, format: Literal["changes"] = "changes") -> Difference: ...
+    async def diff(
+        self,
+        other: AsyncSandbox | None = None,
+        *,
+        format: Literal["changes", "git"] = "changes",  # noqa: A002  as git's own option
+    ) -> tuple[Change, ...] | Difference | bytes:
         """The files that are otherwise than when it was made, or forked, by path.
+
+        With ``format="git"`` as a patch that ``git apply`` takes in ``/``; `files.patch` makes one of a
+        directory alone.
 
         With another sandbox, the files and processes that are otherwise here than there. Both go on
         meanwhile: what they do may be told or not. Both have to stand on the same root, however they come
         from it; InvalidRequest (``other_root``) else.
         """
+        if format not in {"changes", "git"}:
+            raise InvalidRequest.of("format", f"{format!r:.40} is neither 'changes' nor 'git'")
+        if format == "git":
+            if other is not None:
+                raise InvalidRequest.of("format", "'git' is for changes of one sandbox alone")
+            return await self.files.patch()
         return await self.files.diff() if other is None else await self.files.compare(other.files)
 
     async def processes(self) -> tuple[Process, ...]:

@@ -17,7 +17,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import IO, Any, Literal
 
@@ -29,7 +29,6 @@ from ramet.client._files import (
     Raw,
     Side,
     events_of,
-    file_error,
     file_of,
     git_mode,
     git_patch,
@@ -37,16 +36,29 @@ from ramet.client._files import (
     status_of,
     unless_gone,
 )
+from ramet.client._streams import check_output
+from ramet.client._sync import content
 from ramet.client._sync.client import PATIENCE_S
 from ramet.client._sync.commands import Commands
 from ramet.client._sync.commits import Conflicts, check_on_conflict
 from ramet.client._sync.differences import Comparison
 from ramet.client._sync.streams import deadline_of, remaining
-from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces
+from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces, writing_local
 from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
 from ramet.models.differences import Difference, Process
-from ramet.models.files import MACHINE_ID, Change, FileEvent, FileInfo, OnConflict, check_path
-from ramet.models.sandboxes import Metrics
+from ramet.models.files import (
+    MACHINE_ID,
+    Change,
+    FileEvent,
+    FileInfo,
+    OnConflict,
+    check_mode,
+    check_mtime,
+    check_owner,
+    check_path,
+    check_target,
+)
+from ramet.models.sandboxes import WORKSPACE, Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.frames import u64
@@ -54,7 +66,6 @@ from ramet.native.frames import u64
 Path = str | PathLike[str]
 Raws = list[Raw]
 Frames = list[frames.Frame]
-CHUNK = 1 << 20
 IDLE_MAX = 4
 # A copy of gigabytes in one request takes long; the server says nothing before its end.
 COPY_PATIENCE_S = 3600.0
@@ -76,17 +87,20 @@ class Files:
         Raises FileError, here and below: its `code` says what is wrong with the file (``not_found``,
         ``is_a_directory``, ``not_regular``, …).
         """
+        check_output(encoding, {})
         return (self.read_bytes(path)).decode(encoding, errors)
 
     def read_bytes(self, path: Path) -> bytes:
         """A file's content."""
         with self.open(path) as file:
-            return _read_all(file)
+            return content.read_all(file)
 
-    def stream(self, path: Path, *, size: int = CHUNK) -> Iterator[bytes]:
+    def stream(self, path: Path, *, size: int = content.CHUNK) -> Iterator[bytes]:
         """A file's content in pieces of `size` bytes, whatever its length."""
+        if type(size) is not int or size < 1:
+            raise InvalidRequest.of("size", f"{size!r:.40} is no number of bytes")
         with self.open(path) as file:
-            while piece := _read(file, size):
+            while piece := content.read(file, size):
                 yield piece
 
     def open(self, path: Path, mode: str = "rb", *, permissions: int = 0o644) -> io.RawIOBase:
@@ -95,7 +109,8 @@ class Files:
         Its methods block. It stays what it is when the sandbox ends.
         """
         flags = _flags(mode)
-        _, fds = self._ask(Ask(p.FILE_OPEN, self._path(path), flags, mode=permissions))
+        ask = Ask(p.FILE_OPEN, self._path(path), flags, mode=check_mode(permissions, "permissions"))
+        _, fds = self._ask(ask)
         kind = "r+" if flags & p.FILE_READ and flags & p.FILE_WRITE else "w" if flags & p.FILE_WRITE else "r"
         return file_of(fds[0], kind, append=bool(flags & p.FILE_APPEND))
 
@@ -116,14 +131,19 @@ class Files:
         flags = p.FILE_WRITE | p.FILE_CREATE | p.FILE_PARENTS
         flags |= p.FILE_APPEND if append else p.FILE_TRUNCATE
         full = self._path(path)
-        given: Iterable[bytes] = pieces(data, encoding)
-        ask = Ask(p.FILE_OPEN, full, flags, mode=mode)
+        given = pieces(data, encoding)
+        ask = Ask(p.FILE_OPEN, full, flags, mode=check_mode(mode))
         frame, fds = self._ask(ask)
         with file_of(fds[0], "w", append=append) as file:
-            for piece in given:
-                _write(file, piece, full)
+            if isinstance(given, bytes):
+                content.write(file, given, full)
+            else:
+                # What is read from elsewhere may block.
+                waits = hasattr(data, "read")
+                while piece := in_thread(lambda: next(given, b"")) if waits else next(given, b""):
+                    content.write(file, piece, full)
             # Ids are those inside, which the descriptor does not tell here.
-            size, mtime = _blocking(lambda: status_of(file), 0, file)
+            size, mtime = content.blocking(lambda: status_of(file), 0, file)
             return dataclasses.replace(ask.infos([frame])[0].info, size=size, mtime=mtime)
 
     # --- names --------------------------------------------------------------------------------------------
@@ -170,9 +190,12 @@ class Files:
         return tuple([one for one in found if _fits(one.path[skip:].split("/"), wanted)])
 
     def make_dir(self, path: Path, *, parents: bool = True, mode: int = 0o755) -> None:
-        """Make a directory. With `parents`, also those above it, and it may be there already."""
+        """Make a directory. With `parents`, also those above it, and it may be there already.
+
+        `mode` are the permissions of a new one; those above it get 0o755.
+        """
         flags = p.FILE_PARENTS if parents else 0
-        self._ask(Ask(p.FILE_MAKE_DIR, self._path(path), flags, mode=mode))
+        self._ask(Ask(p.FILE_MAKE_DIR, self._path(path), flags, mode=check_mode(mode)))
 
     def rename(self, path: Path, to: Path, *, replace: bool = True) -> None:
         """Give a file or directory another name or place."""
@@ -191,9 +214,16 @@ class Files:
         ask = Ask(p.FILE_REMOVE, self._path(path), p.FILE_RECURSIVE if recursive else 0)
         self._ask(ask, COPY_PATIENCE_S)
 
-    def symlink(self, path: Path, target: str) -> None:
-        """Make a link that says `target`."""
-        self._ask(Ask(p.FILE_LINK, self._path(path), p.FILE_PARENTS, other=target))
+    def symlink(self, path: Path, target: str, *, replace: bool = False) -> None:
+        """Make a link that says `target`; with `replace` in the place of a file or link."""
+        flags = p.FILE_PARENTS | (p.FILE_REPLACE if replace else 0)
+        said = check_target(target)
+        self._ask(Ask(p.FILE_LINK, self._path(path), flags, other=said))
+
+    def link(self, path: Path, to: Path, *, replace: bool = False) -> None:
+        """Give a file another name, `to`: a hard link; with `replace` in the place of another file."""
+        flags = p.FILE_HARD | p.FILE_PARENTS | (p.FILE_REPLACE if replace else 0)
+        self._ask(Ask(p.FILE_LINK, self._path(to), flags, other=self._path(path)))
 
     def set(
         self,
@@ -205,8 +235,10 @@ class Files:
     ) -> FileInfo:
         """Change permissions, owner (uid and gid), or the time of the last change."""
         full = self._path(path)
-        at = None if mtime is None else int(mtime * 1e9)
-        self._ask(Ask(p.FILE_SET, full, mode=mode, owner=owner, mtime_ns=at))
+        ask = Ask(
+            p.FILE_SET, full, mode=check_mode(mode), owner=check_owner(owner), mtime_ns=check_mtime(mtime)
+        )
+        self._ask(ask)
         return self.stat(full)
 
     # --- to and from the host -----------------------------------------------------------------------------
@@ -217,16 +249,39 @@ class Files:
         for one in local_tree(os.fspath(local)):
             inside = f"{full}/{one.name}" if one.name else full
             if one.kind == "directory":
-                self.make_dir(inside)
+                self.make_dir(inside, mode=one.mode)
                 continue
             count += 1
             if one.kind == "link":
-                ask = Ask(p.FILE_LINK, inside, p.FILE_PARENTS | p.FILE_REPLACE, other=one.target)
-                self._ask(ask)
+                self.symlink(inside, one.target or "", replace=True)
             else:
                 with open_local(one.path) as file:
                     self.write(inside, file, mode=one.mode)
         return count
+
+    def download_tar(self, path: Path = ".") -> Iterator[bytes]:
+        """A file, or a directory and what is in it, as pieces of a tar stream, however much that is.
+
+        Of a directory names begin below it. Links come as links; fifos, sockets and devices are left out, and
+        so is what has gone meanwhile. Raises FileError, code ``changed``, when a file gets shorter while it
+        is read.
+        """
+        from ramet.client._sync import archives
+
+        check_path(path, "/")
+        return archives.packed(self, path)
+
+    def upload_tar(self, data: bytes | IO[bytes] | Iterable[bytes], path: Path = ".") -> int:
+        """Unpack a tar stream, compressed or not, in a directory, which is made if need be; how many files.
+
+        What is there under the same names is written over. Permissions and times are taken over, owners are
+        not. Raises InvalidRequest naming ``data`` when it is no tar stream or is cut off (code ``not_tar``),
+        or has a device, a fifo, or a name with ``..`` in it (``not_unpackable``); what came before that is
+        there then.
+        """
+        from ramet.client._sync import archives
+
+        return archives.unpacked(self, self._path(path), data)
 
     def download(self, path: Path, local: Path) -> int:
         """Copy a file or a directory out of the sandbox; how many files. `local` must not exist.
@@ -237,9 +292,13 @@ class Files:
         full = self._path(path)
         info = self.stat(full)
         target = os.fspath(local)
+        with writing_local(target):
+            return self._landed(full, info, target)
+
+    def _landed(self, full: str, info: FileInfo, target: str) -> int:
         if not info.is_dir:
             with self.open(full) as file, new_local(target) as out:
-                _copy(file, out)
+                content.copy(file, out)
             return 1
         found = self.infos(Ask(p.FILE_LIST, full))
         count = 0
@@ -255,9 +314,14 @@ class Files:
                         self.open(one.info.path) as file,
                         landing.make_file(one.name, one.info.mode) as out,
                     ):
-                        _copy(file, out)
+                        content.copy(file, out)
                     count += 1
         return count
+
+    def export(self, local: Path, path: Path | None = None) -> int:
+        """As `Sandbox.export`."""
+        base = path or (WORKSPACE if self.exists(WORKSPACE) else ".")
+        return self.download(base, local)
 
     # --- what changed -------------------------------------------------------------------------------------
 
@@ -329,15 +393,14 @@ class Files:
         if now.kind == "directory":
             other.make_dir(now.path)
         elif now.kind == "link":
-            flags = p.FILE_PARENTS | p.FILE_REPLACE
-            other._ask(Ask(p.FILE_LINK, now.path, flags, other=now.target))
+            other.symlink(now.path, now.target or "", replace=True)
             return True
         elif now.kind == "file":
             with (
                 self._opened(now.path, p.TREE_SANDBOX) as file,
                 other.open(now.path, "wb") as out,
             ):
-                _copy(file, out)
+                content.copy(file, out)
         else:
             return False
         other.set(now.path, mode=now.mode, owner=(now.uid, now.gid))
@@ -381,12 +444,7 @@ class Files:
                 self._opened(path, p.TREE_WRITTEN) as one,
                 self._opened(path, p.TREE_ORIGIN) as other,
             ):
-                while True:
-                    piece = _read(one, CHUNK)
-                    if piece != _read(other, CHUNK):
-                        return False
-                    if not piece:
-                        return True
+                return content.same(one, other)
         except FileError as error:
             if error.code == "not_found":  # it went meanwhile
                 return False
@@ -395,7 +453,7 @@ class Files:
     def has_content_of(self, path: str, tree: int, other: Files) -> bool:
         """Whether the file at `path` has here, in `tree`, what it has in another sandbox."""
         with self._opened(path, tree) as one, other._opened(path, p.TREE_SANDBOX) as two:
-            return _same(one, two)
+            return content.same(one, two)
 
     def _opened(self, path: str, tree: int) -> io.RawIOBase:
         _, fds = self._ask(Ask(p.FILE_OPEN, path, p.FILE_READ | p.FILE_AS_NAMED, tree=tree))
@@ -407,7 +465,7 @@ class Files:
         if info.kind == "link":
             return Side(git_mode(info), os.fsencode(info.target or ""))
         with self._opened(info.path, tree) as file:
-            return Side(git_mode(info), _read_all(file))
+            return Side(git_mode(info), content.read_all(file))
 
     # --- what happens -------------------------------------------------------------------------------------
 
@@ -638,48 +696,3 @@ def _read_events(fd: int, places: dict[int, str]) -> list[FileEvent]:
     with contextlib.suppress(BlockingIOError):
         return list(events_of(os.read(fd, 1 << 16), places))
     return []
-
-
-# A regular file is always ready, so it is read in a thread where that can take long; one elsewhere always.
-
-
-def _blocking(call: Callable[[], Any], size: int, file: io.RawIOBase | IO[bytes]) -> Any:
-    return in_thread(call) if size > CHUNK // 4 or not isinstance(file, io.FileIO) else call()
-
-
-def _read_all(file: io.RawIOBase) -> bytes:
-    size = status_of(file)[0] if isinstance(file, io.FileIO) else 0
-    found: bytes = _blocking(file.readall, size, file)
-    return found
-
-
-def _read(file: io.RawIOBase, size: int) -> bytes:
-    found: bytes = _blocking(lambda: file.read(size), size, file)
-    return found
-
-
-def _same(one: io.RawIOBase, other: io.RawIOBase) -> bool:
-    piece = b"x"
-    while piece:
-        piece = _read(one, CHUNK)
-        if piece != _read(other, CHUNK):
-            return False
-    return True
-
-
-def _write(file: io.RawIOBase, piece: bytes, path: str) -> None:
-    left = memoryview(piece).cast("B")
-    try:
-        while left:
-            view = left
-            left = left[_blocking(lambda: file.write(view), len(view), file) :]  # noqa: B023
-    except OSError as error:
-        raise file_error(path, error.errno or 0, f"write: {error.strerror}") from None
-
-
-def _copy(file: io.RawIOBase, out: IO[bytes] | io.RawIOBase) -> None:
-    while piece := _read(file, CHUNK):
-        left = memoryview(piece)
-        while left:
-            view = left
-            left = left[_blocking(lambda: out.write(view), len(view), out) :]  # noqa: B023

@@ -439,10 +439,10 @@ class Sandbox(Opening):
     def export(self, local: str | PathLike[str], path: str | None = None) -> int:
         """Copy its workspace, or what is at `path`, to a new place of the host; how many files.
 
-        This, `files.download` and `files.open` are the only ways for files out of a sandbox.
+        This and the reading methods of `files` are the only ways for files out of a sandbox, and no other but
+        `files.download` writes on the host.
         """
-        base = path or (WORKSPACE if self.files.exists(WORKSPACE) else ".")
-        return self.files.download(base, local)
+        return self.files.export(local, path)
 
     def commit_to(self, other: Sandbox, *, on_conflict: OnConflict = "refuse") -> tuple[Change, ...]:
         """Do to the files of `other` what was done to this one's since it was made, or forked; what that was.
@@ -460,16 +460,32 @@ class Sandbox(Opening):
         return self.files.commit_to(other.files, on_conflict=on_conflict)
 
     @overload
-    def diff(self, other: None = None) -> tuple[Change, ...]: ...
+    def diff(self, other: None = None, *, format: Literal["changes"] = "changes") -> tuple[Change, ...]: ...
     @overload
-    def diff(self, other: Sandbox) -> Difference: ...
-    def diff(self, other: Sandbox | None = None) -> tuple[Change, ...] | Difference:
+    def diff(self, other: None = None, *, format: Literal["git"]) -> bytes: ...
+    @overload
+    def diff(self, other: Sandbox, *, format: Literal["changes"] = "changes") -> Difference: ...
+    def diff(
+        self,
+        other: Sandbox | None = None,
+        *,
+        format: Literal["changes", "git"] = "changes",  # noqa: A002  as git's own option
+    ) -> tuple[Change, ...] | Difference | bytes:
         """The files that are otherwise than when it was made, or forked, by path.
+
+        With ``format="git"`` as a patch that ``git apply`` takes in ``/``; `files.patch` makes one of a
+        directory alone.
 
         With another sandbox, the files and processes that are otherwise here than there. Both go on
         meanwhile: what they do may be told or not. Both have to stand on the same root, however they come
         from it; InvalidRequest (``other_root``) else.
         """
+        if format not in {"changes", "git"}:
+            raise InvalidRequest.of("format", f"{format!r:.40} is neither 'changes' nor 'git'")
+        if format == "git":
+            if other is not None:
+                raise InvalidRequest.of("format", "'git' is for changes of one sandbox alone")
+            return self.files.patch()
         return self.files.diff() if other is None else self.files.compare(other.files)
 
     def processes(self) -> tuple[Process, ...]:
