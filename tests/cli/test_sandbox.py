@@ -88,6 +88,10 @@ def test_a_snapshot_is_kept_forked_and_removed(ramet):
         (["fork", "--snapshot", "nothing"], 2, "SNAPSHOT: there is no snapshot 'nothing'"),
         (["snapshot", "create", "nobody"], 2, "NAME: is missing"),
         (["snapshot", "create", "nobody", "x"], 2, "SANDBOX: there is no sandbox 'nobody'"),
+        (["sandbox", "pause"], 2, "SANDBOX: is missing"),
+        (["sandbox", "pause", "nobody"], 2, "SANDBOX: there is no sandbox 'nobody'"),
+        (["sandbox", "resume"], 2, "SNAPSHOT: is missing"),
+        (["sandbox", "resume", "nothing"], 2, "SNAPSHOT: there is no snapshot 'nothing'"),
         (["snapshot", "rm"], 2, "SNAPSHOT: is missing"),
         (["snapshot", "rm", "nothing"], 2, "SNAPSHOT: there is no snapshot 'nothing'"),
     ],
@@ -179,6 +183,50 @@ def test_the_tree_has_snapshots_and_what_has_ended_where_something_comes_from_it
     # Beside those of templates that other tests built.
     kinds = {node["key"].partition("@")[0]: node["kind"] for node in nodes}
     assert {parent: "sandbox", "point": "snapshot", child: "sandbox"}.items() <= kinds.items()
+
+
+def test_what_was_noted_of_sandboxes_and_forks_chooses_them(ramet):
+    ramet("sandbox", "create", "--name", "worker", "--metadata", "task=a=b", *SLEEP)
+    ramet("fork", "worker", "--name", "kid", "--metadata", "task=2", "--metadata", "name=odd")
+    assert [one["name"] for one in listed(ramet, "--filter", "task=a=b")] == ["worker"]
+    assert [one["name"] for one in listed(ramet, "--filter", "metadata.name=odd")] == ["kid"]
+    for words in (("sandbox", "create", *SLEEP), ("fork", "worker")):
+        refused = ramet(*words[:2], "--metadata", "none", *words[2:])
+        assert (refused.returncode, refused.stderr) == (2, b"ramet: --metadata: 'none' is not KEY=VALUE\n")
+
+
+def test_a_sandbox_is_paused_and_goes_on_under_its_name(ramet):
+    made = ramet("sandbox", "create", "--name", "worker", *SLEEP).stdout.decode().strip()
+    ramet("exec", "worker", "echo kept >note")
+    assert ramet("sandbox", "pause", "worker").stdout.decode() == f"paused-{made}\n"
+    assert listed(ramet) == []
+    resumed = ramet("sandbox", "resume", f"paused-{made}", "--ttl", "60").stdout.decode().strip()
+    (info,) = listed(ramet)
+    assert (info["id"], info["name"], info["ttl"], info["detached"]) == (resumed, "worker", 60, True)
+    assert ramet("exec", "worker", "cat note").stdout == b"kept\n"
+    assert ramet("snapshot", "ls").stdout == b""
+    told = json.loads(ramet("sandbox", "pause", "worker", "mine", "--json").stdout)
+    assert (told["name"], told["sandbox"]) == ("mine", resumed)
+    assert json.loads(ramet("sandbox", "resume", "mine", "--json").stdout)["sandboxes"][0]["name"] == "worker"
+
+
+def test_files_pass_as_tar_streams_and_the_workspace_to_a_new_directory(ramet, tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/file").write_text("content")
+    ramet("sandbox", "create", "--name", "worker", "--workspace", str(tmp_path / "project"), *SLEEP)
+    stream = ramet("sandbox", "cp", "worker:/workspace", "-").stdout
+    done = ramet("sandbox", "cp", "-", "worker:/workspace/again", "--json", input=stream)
+    assert json.loads(done.stdout) == {"files": 1}
+    assert ramet("sandbox", "export", "worker", str(tmp_path / "out")).stdout == b"2 files\n"
+    assert (tmp_path / "out/again/file").read_text() == "content"
+    for words, told in (
+        (("cp", "-", "worker:x"), b"standard input: is no tar stream"),
+        (("cp", "worker:x", "-", "--json"), b"json: would be"),
+        (("export", "worker", str(tmp_path / "out")), b"DIRECTORY: "),
+        (("export", "worker"), b"DIRECTORY: is missing"),
+    ):
+        refused = ramet("sandbox", *words, input=stream[:700])
+        assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
 
 
 def test_two_sandboxes_are_compared(ramet):

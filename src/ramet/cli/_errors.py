@@ -51,6 +51,9 @@ _OPTIONS = {
     "token": "--daemon-token",
     "daemon_token": "--daemon-token",
     "keep_on": "--keep-on",
+    "metadata": "--metadata",
+    "local": "DIRECTORY",
+    "data": "standard input",
     **{f"limits.{spec.name}": spec.option for spec in LIMITS},
 }
 # What helps is another thing here than in a program; and there a command's number is the command.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 from ramet.cli._progress import working
+from ramet.cli._streams import passing_on, writer
 from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ramet.models.differences import Difference
     from ramet.models.files import Change, OnConflict
 
+STREAM = "-"
 JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
 
@@ -28,21 +31,65 @@ def cp(
 ) -> int:
     """Copy files and directories into a sandbox or out of it: one of the two is SANDBOX:PATH.
 
-    A file or directory of this host must not be there yet.
+    A file or directory of this host must not be there yet. With - in its place it is a tar stream: from
+    standard input, unpacked in the directory PATH, or to standard output.
     """
     if source is None or target is None:
         raise InvalidRequest.of("path", "two are needed: from where, and to where")
     inside, outside = _parted(source), _parted(target)
     if (inside is None) == (outside is None):
         raise InvalidRequest.of("path", "one of the two has to be SANDBOX:PATH")
-    with working(f"copying {source}"):
-        if outside is not None:
-            count = _files(outside[0]).upload(source, outside[1])
-        else:
-            assert inside is not None  # noqa: S101  one of them is
+    if inside is not None and target == STREAM:
+        return passing_on(lambda: _stream_out(*inside, as_json=as_json))
+    with working(f"copying {'standard input' if source == STREAM else source}"):
+        if inside is not None:
             count = _files(inside[0]).download(inside[1], target)
+        else:
+            assert outside is not None  # noqa: S101  one of them is
+            count = _upload(source, *outside)
     if as_json:
         print(json.dumps({"files": count}))
+    return 0
+
+
+def _stream_out(sandbox: str, path: str, *, as_json: bool) -> int:
+    if as_json:
+        raise InvalidRequest.of("json", "would be in the middle of the tar stream")
+    if os.isatty(1):
+        raise InvalidRequest.of(
+            "path", "a tar stream is not for a terminal", hint="send it to a file, or to tar x"
+        )
+    write = writer(1)
+    for piece in _files(sandbox).download_tar(path):
+        write(piece)
+    return 0
+
+
+def _upload(source: str, sandbox: str, path: str) -> int:
+    if source != STREAM:
+        return _files(sandbox).upload(source, path)
+    if os.isatty(0):
+        raise InvalidRequest.of(
+            "path", "no tar stream comes from a terminal", hint="tar c . | ramet sandbox cp - …"
+        )
+    with open(0, "rb", closefd=False) as stream:
+        return _files(sandbox).upload_tar(stream, path)
+
+
+def export(
+    sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    local: str | None = typer.Argument(None, metavar="DIRECTORY", help="Where to: what is not there yet."),
+    path: str | None = typer.Option(
+        None, "--path", metavar="PATH", help="What to copy. Default: its workspace, or else its home."
+    ),
+    as_json: bool = JSON,
+) -> int:
+    """Copy a sandbox's workspace, with what was done to it, to a new directory of this host."""
+    if sandbox is None or local is None:
+        raise InvalidRequest.of("sandbox" if sandbox is None else "local", "is missing")
+    with working(f"copying to {local}"):
+        count = _files(sandbox).export(local, path)
+    print(json.dumps({"files": count}) if as_json else f"{count} files")
     return 0
 
 

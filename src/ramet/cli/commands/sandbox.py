@@ -24,10 +24,10 @@ JSON = typer.Option(False, "--json", help="Print one JSON object.")
 ON_UNSUPPORTED = typer.Option(
     "refuse", metavar="refuse|drop", help="What becomes of what a fork cannot carry; drop tells what it was."
 )
-_TTL = typer.Option(
+TTL = typer.Option(
     None, "--ttl", metavar="SECONDS", help="How long it lives with nobody asking for it. Default: 300s."
 )
-_TIMEOUT = typer.Option(
+TIMEOUT = typer.Option(
     None, "--timeout", metavar="SECONDS", help="Time until everything in it is killed. Default: none."
 )
 # As forkd has them.
@@ -42,6 +42,9 @@ LIVE_FORK = typer.Option(
 )
 HUGE = typer.Option(
     False, "--hugepages", help="With huge pages where the kernel makes them, as every fork anyway."
+)
+_METADATA = typer.Option(
+    [], "--metadata", metavar="KEY=VALUE", help="What to note of it, for ramet ls --filter. May be repeated."
 )
 _KEEP_ON = typer.Option(
     [],
@@ -58,9 +61,10 @@ def create(
     ),
     *,
     name: str | None = typer.Option(None, metavar="NAME", help="A name to call it by, besides its id."),
-    ttl: str | None = _TTL,
-    timeout: str | None = _TIMEOUT,
+    ttl: str | None = TTL,
+    timeout: str | None = TIMEOUT,
     keep_on: list[str] = _KEEP_ON,
+    metadata: list[str] = _METADATA,
     env: list[str] = typer.Option(
         [],
         "--env",
@@ -128,13 +132,14 @@ def create(
         "tools": tools,
         "name": name,
         "ttl": ttl,
+        "metadata": _noted(metadata),
     }
     from ramet.client import Sandbox
 
     with working(None if workspace is None else f"copying {workspace}"):
         held = Sandbox(**arguments, detach=True)
     with held as made:
-        _tell_made([made.info], as_json=as_json)
+        tell_made([made.info], as_json=as_json)
     return 0
 
 
@@ -149,9 +154,10 @@ def fork(
     n: str = typer.Option("1", "-n", metavar="N", help="How many."),
     name: str | None = typer.Option(None, metavar="NAME", help="A name for the one child."),
     on_unsupported: str = ON_UNSUPPORTED,
-    ttl: str | None = _TTL,
-    timeout: str | None = _TIMEOUT,
+    ttl: str | None = TTL,
+    timeout: str | None = TIMEOUT,
     keep_on: list[str] = _KEEP_ON,
+    metadata: list[str] = _METADATA,
     settle: str | None = typer.Option(
         None,
         "--settle-secs",
@@ -181,7 +187,8 @@ def fork(
     limits = memory_mib(memory)
     if settle is not None:
         return _settle(source, snapshot, n, settle, {
-            "name": name, "ttl": ttl, "timeout": timeout, "keep-on": keep_on, "json": as_json,
+            "name": name, "ttl": ttl, "timeout": timeout, "keep-on": keep_on, "metadata": metadata,
+            "json": as_json,
         }, limits=limits, keep=keep_workdir)  # fmt: skip
     if keep_workdir:
         raise InvalidRequest.of("keep-workdir", "belongs to --settle-secs: else the children live on")
@@ -193,13 +200,24 @@ def fork(
     from ramet.client import fork as fork_it
     from ramet.models.sandboxes import check_on_unsupported
 
-    arguments["keep_on"] = keep_on
+    arguments |= {"keep_on": keep_on, "metadata": _noted(metadata)}
     arguments["on_unsupported"] = check_on_unsupported(on_unsupported)
     with fork_it(sandbox=source, snapshot=snapshot, n=int(n), detach=True, **arguments) as made:
-        _tell_made([one.info for one in made], as_json=as_json)
+        tell_made([one.info for one in made], as_json=as_json)
         for what in made[0].info.dropped:
             print(f"ramet: left out: {what}", file=sys.stderr)
     return 0
+
+
+def _noted(texts: list[str]) -> dict[str, str] | None:
+    """The metadata of --metadata; None where there is none. Raises InvalidRequest."""
+    noted: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidRequest.of("metadata", f"{text!r:.80} is not KEY=VALUE")
+        noted[key] = value
+    return noted or None
 
 
 def memory_mib(text: str | None) -> dict[str, Any] | None:
@@ -229,7 +247,7 @@ def fork_tag(tag: str, n: str, *, limits: dict[str, Any] | None, ttl: str | None
     from ramet.client import fork as fork_it
 
     with fork_it(snapshot=tag, n=int(n), limits=limits, detach=True, ttl=ttl) as made:  # type: ignore[arg-type]
-        _tell_made([one.info for one in made], as_json=as_json)
+        tell_made([one.info for one in made], as_json=as_json)
     return 0
 
 
@@ -355,7 +373,8 @@ def _draw(found: Sequence[SandboxInfo], *, ended: bool, filters: dict[str, Any],
     return 0
 
 
-def _tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:
+def tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:
+    """Print the ids of new sandboxes, or all that is known of them."""
     if as_json:
         print(json.dumps({"sandboxes": [one.to_dict() for one in made]}))
     else:

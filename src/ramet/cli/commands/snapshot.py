@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 import typer
 
 from ramet.cli._each import each
-from ramet.cli.commands.sandbox import JSON, ON_UNSUPPORTED
+from ramet.cli.commands.sandbox import JSON, ON_UNSUPPORTED, TIMEOUT, TTL, tell_made
 from ramet.errors import InvalidRequest
 from ramet.models.sandboxes import Snapshot
 
@@ -87,6 +88,42 @@ def promote(
         print(json.dumps(known.info.to_wire()))
     else:
         print(known.id)
+    return 0
+
+
+def pause(
+    sandbox: str | None = typer.Argument(None, metavar="SANDBOX", help="The sandbox, by its id or name."),
+    name: str | None = typer.Argument(None, metavar="NAME", help="The state's name. Default: paused-ID."),
+    as_json: bool = JSON,
+) -> int:
+    """Keep a sandbox's state under a name, and end it; ramet sandbox resume goes on from there."""
+    if sandbox is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one")
+    from ramet.client import Sandbox
+
+    known = Sandbox.connect(sandbox)
+    try:
+        kept = known.pause(name)
+    finally:
+        known.let_go()
+    print(json.dumps(kept.to_dict()) if as_json else kept.name)
+    return 0
+
+
+def resume(
+    name: str | None = typer.Argument(None, metavar="SNAPSHOT", help="What ramet sandbox pause printed."),
+    ttl: str | None = TTL,
+    timeout: str | None = TIMEOUT,
+    as_json: bool = JSON,
+) -> int:
+    """Go on from where a sandbox was paused, under its name, and print the new id."""
+    if name is None:
+        raise InvalidRequest.of("snapshot", "is missing: which one to go on from")
+    from ramet.client import Sandbox
+
+    options: dict[str, Any] = {"ttl": ttl, "timeout": timeout, "detach": True}
+    with Sandbox.resume(name, **options) as resumed:
+        tell_made([resumed.info], as_json=as_json)
     return 0
 
 
