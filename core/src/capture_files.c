@@ -269,7 +269,7 @@ open_pair(struct capture_files *files, const char *name, struct treesync *sync, 
 static int
 begin(struct capture_files *files, struct err *err)
 {
-  struct tmpfs_options options = {.mode = "0700"};
+  struct tmpfs_options options = {.mode = "0700", .large = true};
   const struct capture_source *source = files->tree->source;
 
   files->copy = tmpfs_make(&options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, RAMET_STEP_COPY_UPPER, err);
@@ -349,7 +349,7 @@ static int
 flatten(struct capture_files *files, struct err *err)
 {
   const struct capture_source *source = files->tree->source;
-  struct tmpfs_options options = {.mode = "0700"};
+  struct tmpfs_options options = {.mode = "0700", .large = true};
   int dirs[RAMET_LAYERS_MAX];
 
   if (source->merged == 0)

@@ -9,6 +9,7 @@
 struct tmpfs_options {
   uint64_t bytes, inodes; /* 0: the kernel's default */
   const char *mode;
+  bool large; /* files in large pieces of memory, where they are long enough and there are any */
 };
 
 int tmpfs_make(const struct tmpfs_options *options, unsigned attributes, enum ramet_step step,

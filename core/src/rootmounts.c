@@ -81,7 +81,7 @@ copy_shm(const struct root *root, int place, const char *name, struct err *err)
 static int
 make_upper(const struct root *root, const struct sizes *sizes, struct err *err)
 {
-  struct tmpfs_options options = {.bytes = sizes->bytes, .inodes = sizes->inodes, .mode = "0700"};
+  struct tmpfs_options options = {.bytes = sizes->bytes, .inodes = sizes->inodes, .mode = "0700", .large = true};
 
   if (fault_here(RAMET_STEP_UPPER, err) < 0)
     return -1;

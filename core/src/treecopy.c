@@ -102,15 +102,11 @@ copy_range(struct copying *job, int from, int to, off_t at, off_t end, const cha
   return 0;
 }
 
-int
-copying_content(struct copying *job, int from, int to, off_t size, const char *name)
+static int
+copy_pieces(struct copying *job, int from, int to, off_t size, const char *name)
 {
   off_t at = 0;
 
-  if (size == 0)
-    return 0;
-  if (ftruncate(to, size) < 0)
-    return copying_failed(job, "size of", name);
   while (at < size) {
     off_t data = lseek(from, at, SEEK_DATA);
     if (data < 0 && errno == ENXIO)
@@ -125,6 +121,17 @@ copying_content(struct copying *job, int from, int to, off_t size, const char *n
     at = hole;
   }
   return 0;
+}
+
+int
+copying_content(struct copying *job, int from, int to, off_t size, const char *name)
+{
+  if (size == 0)
+    return 0;
+  if (copy_pieces(job, from, to, size, name) < 0)
+    return -1;
+  /* Last: in a tmpfs with large pieces of memory a file that is long already has holes filled beside what is written. */
+  return ftruncate(to, size) < 0 ? copying_failed(job, "size of", name) : 0;
 }
 
 static int
