@@ -249,11 +249,34 @@ def check_output(encoding: str, callbacks: dict[str, object]) -> None:
             raise InvalidRequest.of(field, f"must be callable, not {type(callback).__name__}")
 
 
-def encoded(text: str, encoding: str) -> bytes:
+def encoded(text: str, encoding: str, field: str = "stdin") -> bytes:
+    """`text` as bytes. Raises InvalidRequest naming `field`."""
     try:
         return text.encode(encoding)
     except UnicodeEncodeError as error:
-        raise InvalidRequest.of("stdin", f"cannot be encoded as {encoding}: {error.reason}") from None
+        raise InvalidRequest.of(field, f"cannot be encoded as {encoding}: {error.reason}") from None
+
+
+def view_of(data: object, encoding: str, field: str = "data") -> memoryview:
+    """`data`, text or bytes, as bytes to be written. Raises InvalidRequest naming `field`."""
+    if isinstance(data, str):
+        return memoryview(encoded(data, encoding, field))
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidRequest.of(field, f"must be text or bytes, not {type(data).__name__}")
+    return memoryview(data).cast("B")
+
+
+def check_timeout(value: object) -> float:
+    """`value` as seconds to wait. Raises InvalidRequest naming ``timeout``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:  # noqa: PLR0124  NaN
+        raise InvalidRequest.of("timeout", f"{value!r:.40} is no number of seconds to wait")
+    return value
+
+
+def check_size(value: object) -> None:
+    """Raises InvalidRequest unless `value` is how many bytes to read at most. To read none is the end."""
+    if type(value) is not int or value < 1:
+        raise InvalidRequest.of("size", f"{value!r:.40} is no number of bytes to read")
 
 
 def _checked(descriptor: int) -> int:

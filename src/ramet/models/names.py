@@ -72,5 +72,5 @@ def near(name: str, known: Iterable[str]) -> str | None:
     """A hint with the names that are most like `name`; None when none is."""
     import difflib
 
-    found = difflib.get_close_matches(name, list(known), n=3)
+    found = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else None

@@ -727,7 +727,8 @@ class ListRequest:
         """Whether a sandbox is meant; `parent` is the id of the one that was named."""
         return (
             self.name in {None, info.name}
-            and (self.parent is None or info.parent in {parent, self.parent})
+            # An unknown one has no id, and neither has what was not forked a parent.
+            and (self.parent is None or (info.parent is not None and info.parent in {parent, self.parent}))
             and self.snapshot in {None, info.snapshot}
             and self.sandbox in {None, info.id, info.name}
             and all(info.metadata.get(name) == value for name, value in self.metadata.items())

@@ -107,6 +107,58 @@ def test_a_sandbox_does_not_end_for_a_snapshot_that_is_not_there(living):
     assert living.running
 
 
+def test_nothing_was_forked_from_a_sandbox_that_is_not_there(living):
+    assert ramet.sandboxes.list(parent="living-") == ()
+    assert ramet.sandboxes.lineage(parent="living-").nodes == ()
+    with living.fork() as child:
+        assert [one.id for one in ramet.sandboxes.list(parent="living")] == [child.id]
+
+
+WRONG = {
+    "timeout": (
+        lambda sandbox: sandbox.wait("1s"),
+        lambda sandbox: sandbox.stdout.read(timeout=float("nan")),
+        lambda sandbox: sandbox.stdin.write("x", timeout="soon"),
+        lambda sandbox: next(sandbox.files.watch("/tmp", timeout="soon")),
+    ),
+    "size": (
+        lambda sandbox: sandbox.stdout.read(0),
+        lambda sandbox: sandbox.stdout.readline(size=-1),
+    ),
+    "data": (lambda sandbox: sandbox.stdin.write(7),),
+    "other": (lambda sandbox: sandbox.diff(7), lambda sandbox: sandbox.commit_to(7)),
+    "fn": (lambda sandbox: ramet.rollouts(sandbox, 2, 7),),
+    "encoding": (
+        lambda _: ramet.Sandbox(command="true", encoding="klingon"),
+        lambda sandbox: ramet.Sandbox.connect(sandbox.id, encoding="klingon"),
+    ),
+    "tools": (lambda _: ramet.Sandbox(command="true", tools="/opt"),),
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_wrong_argument_is_refused_by_its_name_and_nothing_is_made(living, field):
+    for call in WRONG[field]:
+        with pytest.raises(InvalidRequest) as caught:
+            call(living)
+        assert caught.value.field == field
+    assert [one.id for one in ramet.sandboxes.list()] == [living.id]
+
+
+def test_a_wrong_argument_of_a_command_is_refused_by_its_name(living):
+    with living.commands.start("cat", stdin=True) as command:
+        for field, call in (
+            ("timeout", lambda: command.wait("1s")),
+            ("data", lambda: command.send(7)),
+            ("size", lambda: command.stdout.read(0)),
+            ("size", lambda: command.stdout.readline(size=0)),
+        ):
+            with pytest.raises(InvalidRequest) as caught:
+                call()
+            assert caught.value.field == field
+    living.commands.forget()
+
+
 ABOUT_COMMANDS = {
     "connect": lambda sandbox, number: sandbox.commands.connect(number).close(),
     "kill": lambda sandbox, number: sandbox.commands.kill(number),

@@ -31,7 +31,7 @@ from ramet.client._commands import (
 )
 from ramet.client._exchange import Peer, Stale
 from ramet.client._held import Held, ended_error
-from ramet.client._streams import CHUNK, Source, check_output, encoded
+from ramet.client._streams import CHUNK, Source, check_output, check_size, view_of
 from ramet.errors import DaemonLost, InvalidRequest, RametError, WaitTimeout
 from ramet.models.commands import (
     CommandInfo,
@@ -685,7 +685,7 @@ class AsyncCommand:
         Raises RametError, code ``stdin_closed``, when it reads no more or was started without one;
         WaitTimeout when it does not read in time, and then part of it may have been written.
         """
-        left = memoryview(encoded(data, self._encoding) if isinstance(data, str) else data).cast("B")
+        left = view_of(data, self._encoding)
         deadline = deadline_of(timeout)
         while left:
             await self._input(bytes(left[: p.INPUT_MAX]), 0, deadline)
@@ -775,6 +775,7 @@ class AsyncOutput:
         Raises WaitTimeout when nothing comes in `timeout` seconds; RametError, code ``output_left_out``, once
         for a gap: the command wrote more than its log holds before this was read.
         """
+        check_size(size)
         deadline = deadline_of(timeout)
         while not self._buffer:
             if not await self._more(deadline):
@@ -783,6 +784,7 @@ class AsyncOutput:
 
     async def readline(self, timeout: float | None = None, size: int = LINE_MAX) -> bytes:
         """The next line with its end. It lacks that at the end of the command, and after `size` bytes."""
+        check_size(size)
         deadline = deadline_of(timeout)
         scanned = 0
         while (end := self._buffer.find(b"\n", scanned, size)) < 0 and len(self._buffer) < size:

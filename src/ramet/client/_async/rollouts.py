@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from ramet.client._backends._async import Task, at_once
+from ramet.client._streams import check_output
 from ramet.errors import InvalidRequest
 from ramet.models.files import Change
 from ramet.models.rollouts import Attempt, Judge, OnError
@@ -129,6 +130,7 @@ async def rollouts(
     Raises what `fork` raises, and what `fn` raises unless that is kept. Nothing is left then, nor after a
     cancellation.
     """
+    check_output("utf-8", {"fn": fn})
     judge = Judge(first_success, best, on_error)
     if not isinstance(sandbox, AsyncSupportsFork):
         raise InvalidRequest.of("sandbox", f"{type(sandbox).__name__} cannot be forked")

@@ -24,7 +24,7 @@ from ramet.client._backends._async import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
-from ramet.client._streams import encoded
+from ramet.client._streams import check_output, view_of
 from ramet.client._trees import check_directory
 from ramet.errors import (
     DaemonLost,
@@ -165,6 +165,8 @@ class AsyncSandbox(Opening):
             check_directory(self._workspace)
         self._request: CreateRequest | ForkRequest
         self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
+        if isinstance(tools, (str, bytes, PathLike)):
+            raise InvalidRequest.of("tools", f"{tools!r:.80} is not a list of directories")
         self._client.check_place(root=root, tools=tools)
         if source is None:
             chosen = None if kernel is None else known_kernel(kernel)
@@ -327,6 +329,7 @@ class AsyncSandbox(Opening):
         return made
 
     def _prepare(self, client: AsyncClient, output: int, encoding: str) -> None:
+        check_output(encoding, {})
         self._client = client
         self._output = output
         self._encoding = encoding
@@ -462,7 +465,7 @@ class AsyncSandbox(Opening):
 
         Raises CommitConflict, whose `paths` are the files that both have changed; FileError.
         """
-        return await self.files.commit_to(other.files, on_conflict=on_conflict)
+        return await self.files.commit_to(_files_of(other), on_conflict=on_conflict)
 
     @overload
     async def diff(
@@ -493,7 +496,7 @@ class AsyncSandbox(Opening):
             if other is not None:
                 raise InvalidRequest.of("format", "'git' is for changes of one sandbox alone")
             return await self.files.patch()
-        return await self.files.diff() if other is None else await self.files.compare(other.files)
+        return await self.files.diff() if other is None else await self.files.compare(_files_of(other))
 
     async def processes(self) -> tuple[Process, ...]:
         """Its processes at the moment, by number; zombies too."""
@@ -562,7 +565,7 @@ class AsyncSandbox(Opening):
             on_stdout=on_stdout,
             on_stderr=on_stderr,
             on_result=on_result,
-            stdin=encoded(stdin, self._encoding) if isinstance(stdin, str) else stdin,
+            stdin=None if stdin is None else bytes(view_of(stdin, self._encoding, "stdin")),
         )
 
     def interrupt(self) -> None:
@@ -1174,6 +1177,12 @@ async def _check_all(children: AsyncSandboxList, found: _Found, n: int, on_error
 def _check_on_error(on_error: str) -> None:
     if on_error not in {"end", "keep"}:
         raise InvalidRequest.of("on_error", f"{on_error!r:.40} is neither 'end' nor 'keep'")
+
+
+def _files_of(other: object) -> AsyncFiles:
+    if not isinstance(other, AsyncSandbox):
+        raise InvalidRequest.of("other", f"must be a sandbox, not {type(other).__name__}")
+    return other.files
 
 
 def _dead(info: SandboxInfo) -> SandboxEnded:

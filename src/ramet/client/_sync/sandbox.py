@@ -17,7 +17,7 @@ from ramet.client._backends._sync import Opening, poll, ready
 from ramet.client._exchange import Made
 from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
-from ramet.client._streams import encoded
+from ramet.client._streams import check_output, view_of
 from ramet.client._sync.api import current
 from ramet.client._sync.client import Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
@@ -166,6 +166,8 @@ class Sandbox(Opening):
             check_directory(self._workspace)
         self._request: CreateRequest | ForkRequest
         self._forked = Forked(seed=check_seed(seed), env=check_environment(env))
+        if isinstance(tools, (str, bytes, PathLike)):
+            raise InvalidRequest.of("tools", f"{tools!r:.80} is not a list of directories")
         self._client.check_place(root=root, tools=tools)
         if source is None:
             chosen = None if kernel is None else known_kernel(kernel)
@@ -324,6 +326,7 @@ class Sandbox(Opening):
         return made
 
     def _prepare(self, client: Client, output: int, encoding: str) -> None:
+        check_output(encoding, {})
         self._client = client
         self._output = output
         self._encoding = encoding
@@ -457,7 +460,7 @@ class Sandbox(Opening):
 
         Raises CommitConflict, whose `paths` are the files that both have changed; FileError.
         """
-        return self.files.commit_to(other.files, on_conflict=on_conflict)
+        return self.files.commit_to(_files_of(other), on_conflict=on_conflict)
 
     @overload
     def diff(self, other: None = None, *, format: Literal["changes"] = "changes") -> tuple[Change, ...]: ...
@@ -486,7 +489,7 @@ class Sandbox(Opening):
             if other is not None:
                 raise InvalidRequest.of("format", "'git' is for changes of one sandbox alone")
             return self.files.patch()
-        return self.files.diff() if other is None else self.files.compare(other.files)
+        return self.files.diff() if other is None else self.files.compare(_files_of(other))
 
     def processes(self) -> tuple[Process, ...]:
         """Its processes at the moment, by number; zombies too."""
@@ -555,7 +558,7 @@ class Sandbox(Opening):
             on_stdout=on_stdout,
             on_stderr=on_stderr,
             on_result=on_result,
-            stdin=encoded(stdin, self._encoding) if isinstance(stdin, str) else stdin,
+            stdin=None if stdin is None else bytes(view_of(stdin, self._encoding, "stdin")),
         )
 
     def interrupt(self) -> None:
@@ -1163,6 +1166,12 @@ def _check_all(children: SandboxList, found: _Found, n: int, on_error: str) -> N
 def _check_on_error(on_error: str) -> None:
     if on_error not in {"end", "keep"}:
         raise InvalidRequest.of("on_error", f"{on_error!r:.40} is neither 'end' nor 'keep'")
+
+
+def _files_of(other: object) -> Files:
+    if not isinstance(other, Sandbox):
+        raise InvalidRequest.of("other", f"must be a sandbox, not {type(other).__name__}")
+    return other.files
 
 
 def _dead(info: SandboxInfo) -> SandboxEnded:

@@ -7,15 +7,15 @@ import time
 
 from ramet.client._backends._sync import ready
 from ramet.client._held import Inflow, Outflow
-from ramet.client._streams import CHUNK
+from ramet.client._streams import CHUNK, check_size, check_timeout, view_of
 from ramet.errors import RametError, WaitTimeout
 
 LINE_MAX = 8 << 20
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """The moment when `timeout` seconds are over; None for never."""
-    return None if timeout is None else time.monotonic() + timeout
+    """The moment when `timeout` seconds are over; None for never. Raises InvalidRequest."""
+    return None if timeout is None else time.monotonic() + check_timeout(timeout)
 
 
 def remaining(deadline: float | None) -> float:
@@ -35,6 +35,7 @@ class Reader:
         Raises WaitTimeout when nothing comes in `timeout` seconds.
         """
         flow, deadline = self._flow, deadline_of(timeout)
+        check_size(size)
         with flow.used():
             while not flow.buffer and not flow.ended:
                 self._wait(deadline)
@@ -46,6 +47,7 @@ class Reader:
         Raises WaitTimeout when the line is not complete in `timeout` seconds; what came of it comes again.
         """
         flow, deadline = self._flow, deadline_of(timeout)
+        check_size(size)
         with flow.used():
             while (length := flow.line_size(size)) is None:
                 self._wait(deadline)
@@ -71,7 +73,7 @@ class Writer:
         RametError, code ``stdin_closed``, when the command does not read any more.
         """
         deadline = deadline_of(timeout)
-        left = memoryview(data.encode(self._encoding) if isinstance(data, str) else data).cast("B")
+        left = view_of(data, self._encoding)
         while left:
             count = self._flow.push(left)
             if count is None:
