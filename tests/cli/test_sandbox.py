@@ -222,7 +222,8 @@ def test_files_pass_as_tar_streams_and_the_workspace_to_a_new_directory(ramet, t
     for words, told in (
         (("cp", "-", "worker:x"), b"standard input: is no tar stream"),
         (("cp", "worker:x", "-", "--json"), b"json: would be"),
-        (("export", "worker", str(tmp_path / "out")), b"DIRECTORY: "),
+        (("export", "worker", str(tmp_path / "out")), b"local: "),
+        (("cp", "worker:nothing", "-"), b"/home/user/nothing: "),
         (("export", "worker"), b"DIRECTORY: is missing"),
     ):
         refused = ramet("sandbox", *words, input=stream[:700])
@@ -239,6 +240,9 @@ def test_two_sandboxes_are_compared(ramet):
         told = ramet("sandbox", "diff", "other", "box")
     *files, process = told.stdout.decode().splitlines()
     assert files == ["added     /home/user/file", "added     /tmp/file"]
+    for path in (".", "/home/./user", "../user"):
+        assert ramet("sandbox", "diff", "other", "--path", path).stdout == b"added     /home/user/file\n"
+        assert b"+++ b/file" in ramet("sandbox", "diff", "other", "--git", "--path", path).stdout
     assert process.startswith("added     process ")
     assert process.endswith(": sleep 1000")
     found = json.loads(ramet("sandbox", "diff", "box", "other", "--path", "/tmp", "--json").stdout)

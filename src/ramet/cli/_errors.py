@@ -7,7 +7,14 @@ import errno as _errno
 import os
 import sys
 
-from ramet.errors import DaemonStartError, InternalError, InvalidRequest, IsolationError, RametError
+from ramet.errors import (
+    DaemonStartError,
+    FileError,
+    InternalError,
+    InvalidRequest,
+    IsolationError,
+    RametError,
+)
 from ramet.models.limits import LIMITS
 
 __all__ = ["FAILED", "INTERRUPTED", "USAGE", "describe", "exit_code", "report", "say"]
@@ -52,7 +59,6 @@ _OPTIONS = {
     "daemon_token": "--daemon-token",
     "keep_on": "--keep-on",
     "metadata": "--metadata",
-    "local": "DIRECTORY",
     "data": "standard input",
     **{f"limits.{spec.name}": spec.option for spec in LIMITS},
 }
@@ -61,12 +67,15 @@ _HINTS = {
     "no_kernel": "ramet spawn --tag python makes one that has",
     "unknown_command": "the ends of commands are kept for some minutes; ramet sandbox ps lists those",
 }
+# A file that was named, and is none or another than was meant.
+_NAMED = {"not_found", "exists", "not_a_directory", "is_a_directory", "not_regular", "loop", "too_long"}
 _NUMBERED = {"unknown_command", "command_ended"}
 
 
 def exit_code(error: RametError) -> int:
     """2 when the user can mend it by other arguments, else 125."""
-    return USAGE if isinstance(error, InvalidRequest) else FAILED
+    named = isinstance(error, FileError) and error.code in _NAMED
+    return USAGE if named or isinstance(error, InvalidRequest) else FAILED
 
 
 def _option(error: RametError) -> str | None:

@@ -103,6 +103,11 @@ async def logged(stage):
         (await one.logs()).close()
 
 
+async def packed_and_unpacked(stage):
+    data = b"".join([piece async for piece in stage.sandbox.files.download_tar("/tmp/tree")])
+    await stage.sandbox.files.upload_tar(data, "/tmp/unpacked")
+
+
 # Each way to wait that a sandbox has; those of single files are ways of `stat`.
 CALLS = {
     "connect": lambda stage: closed(ramet.AsyncSandbox.connect(stage.sandbox.id)),
@@ -127,6 +132,7 @@ CALLS = {
     "commands.run fed": lambda stage: stage.sandbox.commands.run(["cat"], stdin="x", on_stdout=len),
     "files.write": lambda stage: stage.sandbox.files.write("/tmp/written", "x" * 100_000),
     "files.upload": lambda stage: stage.sandbox.files.upload(stage.place, "/tmp/uploaded"),
+    "files as tar streams": packed_and_unpacked,
     "ports.connect": lambda stage: attached(stage.sandbox.ports.connect(8000)),
 }
 

@@ -4,8 +4,10 @@ import errno
 import io
 import os
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -550,6 +552,86 @@ def test_what_happens_below_a_directory_is_heard(sandbox, files, place):
     assert not listener.is_alive()
     assert {("created", "/below"), ("moved_from", "/below/file")} < set(heard)
     assert {("moved_to", "/below/other"), ("deleted", "/below/other")} < set(heard)
+
+
+@pytest.fixture
+def watched(sandbox, place):
+    """What happens in a place from now on, for a reader that may take its time."""
+    sandbox.commands.run("mkdir -p a/deep b/deep", cwd=place, check=True)
+    events = sandbox.files.watch(place, timeout=PATIENCE_S)
+    begun = threading.Event()
+
+    def knock():
+        with ramet.Client() as client:
+            theirs = ramet.Files(ramet.Commands(sandbox.id, client=client))
+            while not begun.wait(0.01):
+                theirs.write(f"{place}/knock", "x")
+
+    knocking = threading.Thread(target=knock)
+    knocking.start()
+    try:
+        next(events)
+    finally:
+        begun.set()
+        knocking.join()
+    yield events
+    events.close()
+
+
+def heard(events, path):
+    """Every event up to the one that says that a file there was written."""
+    found = []
+    for event in events:
+        found.append((event.kind, event.path))
+        if found[-1] == ("closed", path):
+            return found
+    raise AssertionError(found)
+
+
+def test_a_storm_of_renames_leaves_names_as_they_are_at_its_end(sandbox, place, watched):
+    storm = "mv a c; mv b a; mv c b; mkdir b/deep/n; mv b/deep b/n; mv b/n a/deep/m"
+    storm += "; mv a/deep/m b/deep; rm -r b/deep/n"
+    line = f"for i in $(seq 30); do {storm}; done; echo x >a/deep/one; echo x >b/deep/two; echo x >b/last"
+    sandbox.commands.run(line, cwd=place, check=True)
+    found = heard(watched, f"{place}/b/last")
+    assert {("closed", f"{place}/a/deep/one"), ("closed", f"{place}/b/deep/two")} <= set(found)
+
+
+def test_a_reader_that_is_too_slow_is_told_so_and_hears_what_comes_after(sandbox, place, watched):
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    many = f"import os\nfor n in range({most}): os.close(os.open('f', 65)); os.unlink('f')"
+    sandbox.commands.run(["python3", "-c", many], cwd=place, check=True)
+    sandbox.commands.run("mkdir -p new/deep", cwd=place, check=True)
+    while (event := next(watched)).kind != "overflow":
+        assert event.path.startswith(f"{place}/")
+    sandbox.files.write(f"{place}/new/deep/file", "x")
+    assert ("created", f"{place}/new/deep/file") in heard(watched, f"{place}/new/deep/file")
+
+
+WITHOUT_LOADING = """
+import resource, sys, ramet
+size, files = 1 << 30, ramet.Files(ramet.Commands(sys.argv[1]))
+at = sys.argv[2]
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+files.write(f"{at}/small", "x")
+list(files.download_tar(f"{at}/small"))
+before = peak()
+assert files.write(f"{at}/written", (bytes(1 << 20) for _ in range(200))).size == 200 << 20
+assert sum(len(piece) for piece in files.stream(f"{at}/large")) == size
+assert sum(len(piece) for piece in files.download_tar(f"{at}/large")) > size
+files.upload_tar(files.download_tar(f"{at}/written"), f"{at}/again")
+print(peak() - before)
+"""
+
+
+def test_files_of_any_length_pass_without_being_loaded(sandbox, files, place):
+    sandbox.commands.run(f"truncate -s 1G {place}/large", check=True)
+    words = [sys.executable, "-c", WITHOUT_LOADING, sandbox.id, place]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 24  # MiB
+    files.remove(place, recursive=True)
 
 
 def test_the_end_of_the_sandbox_ends_calls_with_its_cause():

@@ -86,7 +86,7 @@ def export(
 ) -> int:
     """Copy a sandbox's workspace, with what was done to it, to a new directory of this host."""
     if sandbox is None or local is None:
-        raise InvalidRequest.of("sandbox" if sandbox is None else "local", "is missing")
+        raise InvalidRequest.of("sandbox" if sandbox is None else "directory", "is missing")
     with working(f"copying to {local}"):
         count = _files(sandbox).export(local, path)
     print(json.dumps({"files": count}) if as_json else f"{count} files")
@@ -110,13 +110,13 @@ def diff(
     if other is not None:
         if git:
             raise InvalidRequest.of("git", "is for changes of one sandbox alone")
-        _tell_difference(files.compare(_files(other)), path, as_json=as_json)
+        _tell_difference(files.compare(_files(other)), files.absolute(path), as_json=as_json)
         return 0
     if git:
         sys.stdout.buffer.write(files.patch(path))
         sys.stdout.buffer.flush()
         return 0
-    _tell(_below(path, files.diff()), as_json=as_json)
+    _tell(_below(files.absolute(path), files.diff()), as_json=as_json)
     return 0
 
 

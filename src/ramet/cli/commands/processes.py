@@ -138,7 +138,7 @@ def ps(
     sandbox: str | None = _SANDBOX,
     as_json: bool = JSON,
 ) -> int:
-    """List the commands of a sandbox: those that run, and detached ones that ended in the last minutes."""
+    """List the commands of a sandbox: those that run, and those that ended in the last minutes."""
     found = _commands(sandbox).list()
     if as_json:
         print(json.dumps({"commands": [one.to_dict() for one in found]}))

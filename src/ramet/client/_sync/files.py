@@ -14,6 +14,7 @@ import fnmatch
 import hashlib
 import io
 import os
+import posixpath
 import select
 import socket
 import time
@@ -354,7 +355,7 @@ class Files:
 
     def patch(self, path: Path = "/") -> bytes:
         """What changed below `path`, as a patch that ``git apply`` takes; without directories and owners."""
-        base = (self._path(path)).rstrip("/")
+        base = (self.absolute(path)).rstrip("/")
         parts = []
         for change in self.diff():
             if not change.path.startswith(f"{base}/"):
@@ -474,7 +475,8 @@ class Files:
     ) -> Iterator[FileEvent]:
         """What happens in a directory, and with `recursive` below it, from the first `next` on.
 
-        What stands in a directory that has come is told as ``created``, however soon it was put there.
+        What stands in a directory that has come is told as ``created``, however soon it was put there. Who
+        reads so slowly that events are lost is told ``overflow`` in their place, and what follows that.
 
         Raises WaitTimeout when nothing happens for `timeout` seconds; SandboxEnded when the sandbox ends.
         """
@@ -506,6 +508,9 @@ class Files:
                         if event.kind == "created" and event.path in told:
                             told.discard(event.path)
                             continue
+                        if recursive and event.kind == "overflow":
+                            # Directories that came meanwhile have not been watched.
+                            self._watch_below(link, [full], places)
                         yield event
                         told.discard(event.path)
                         if not (recursive and event.is_dir and event.kind in {"created", "moved_to"}):
@@ -574,6 +579,10 @@ class Files:
         return core, frames.attributes(frame.payload).u64(p.TAG_BASE)
 
     # --- the way to the server ----------------------------------------------------------------------------
+
+    def absolute(self, path: Path) -> str:
+        """`path` as it is told of files: from the root on, and without ``.`` and ``..``."""
+        return "/" + posixpath.normpath(self._path(path)).lstrip("/")
 
     def _path(self, path: Path) -> str:
         return check_path(path, (self._commands.known()).home)
