@@ -12,6 +12,7 @@ from ramet.errors import InvalidRequest, RametError
 from ramet.models.limits import shown
 
 CHUNK = 1 << 16
+BUSY_MS = 50
 
 
 def check_port(value: object, field: str = "port", *, free: bool = False) -> int:
@@ -32,6 +33,7 @@ class Forward:
             self._listener = socket.create_server(address)
         except (OSError, OverflowError) as error:
             raise InvalidRequest.of("local", f"{address[0]}:{address[1]}: {error}") from None
+        self._listener.setblocking(False)  # noqa: FBT003  who knocked may have gone
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         """Where it listens: host and port."""
         self._sandbox = sandbox
@@ -65,11 +67,7 @@ class Forward:
         with Client(**self._place) as client, self._listener, self._wake:
             ports = Ports(Commands(self._sandbox, client=client))
             passing: list[threading.Thread] = []
-            while not select.select([self._wake], [], [], 0)[0]:
-                ready, _, _ = select.select([self._listener, self._wake], [], [])
-                if self._wake in ready:
-                    break
-                near, _ = self._listener.accept()
+            while (near := self._accepted()) is not None:
                 try:
                     far = ports.connect(self.port)
                 except RametError:
@@ -84,6 +82,23 @@ class Forward:
                     one.shutdown(socket.SHUT_RDWR)
             for thread in passing:
                 thread.join()
+
+    def _accepted(self) -> socket.socket | None:
+        """The next connection; None when there are to be no more."""
+        waiting = select.poll()  # select(2) cannot name descriptors above 1023
+        waiting.register(self._wake, select.POLLIN)
+        while True:
+            waiting.register(self._listener, select.POLLIN)
+            if any(number == self._wake.fileno() for number, _ in waiting.poll()):
+                return None
+            try:
+                return self._listener.accept()[0]
+            except (BlockingIOError, ConnectionError):
+                continue  # it went again
+            except OSError:  # this process has no descriptor left for it, now
+                waiting.unregister(self._listener)
+                if waiting.poll(BUSY_MS):
+                    return None
 
     def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
         back = threading.Thread(target=_pump, args=(far, near), daemon=True)

@@ -1,5 +1,8 @@
 """`Sandbox.ports`: servers in a sandbox that has no network but its own loopback."""
 
+import contextlib
+import os
+import resource
 import socket
 import urllib.error
 import urllib.request
@@ -64,6 +67,28 @@ def test_a_port_of_this_machine_leads_into_the_sandbox_until_it_is_closed(sandbo
         address = forward.address
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=PATIENCE_S)
+
+
+def test_a_program_with_many_descriptors_forwards_and_one_with_none_left_does_so_later(sandbox):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(sandbox), contextlib.ExitStack() as using, open(os.devnull) as null:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, before[1]), before[1]))
+        using.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        held = using.enter_context(contextlib.ExitStack())
+        while True:
+            number = os.dup(null.fileno())
+            held.callback(os.close, number)
+            if number > 1100:
+                break
+        with sandbox.ports.forward(8000) as forward:
+            assert answer_of(socket.create_connection(forward.address)) == b"HELLO"
+            late = socket.socket()
+            with contextlib.suppress(OSError):
+                while True:
+                    held.callback(os.close, os.dup(null.fileno()))
+            late.connect(forward.address)
+            held.close()
+            assert answer_of(late) == b"HELLO"
 
 
 def test_each_fork_has_ports_of_its_own(sandbox):
