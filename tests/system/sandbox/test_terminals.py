@@ -104,6 +104,9 @@ def test_readers_that_come_and_go_read_one_output(sandbox, shell):
         assert last.read_until("r\r\n$ ", PATIENCE_S) == expected
         last.close()
     assert shell.read_until("r\r\n$ ", PATIENCE_S) == expected
+    with pytest.raises(ramet.InvalidRequest, match="more than was written") as caught:
+        sandbox.terminals.connect(shell.id, cursor=1 << 40)
+    assert caught.value.field == "cursor"
     few = sandbox.terminals.connect(shell.id, scrollback=4)
     assert few.read(timeout=PATIENCE_S) == b"\r\n$ "
     few.close()

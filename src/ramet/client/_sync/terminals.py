@@ -109,7 +109,9 @@ class Terminals:
                 raise InvalidRequest.of(
                     "terminal", "this command has no terminal", hint="commands.connect() attaches to it"
                 )
-            if at is None:
+            if at is not None:
+                at, _ = following.begin((at, 0))
+            else:
                 at = following.log.oldest(header, 0, max(0, header.total(0) - back))
         except FrameError as error:
             following.close()
