@@ -136,6 +136,23 @@ def test_what_is_asked_is_noted_without_its_words(server: Server, alice: Client)
     assert ALICE_RUNS not in text
 
 
+def test_tar_streams_and_links_pass_as_they_do_here(alice: Client):
+    with ramet.Sandbox(command=["sleep", "1000"], client=alice) as sandbox:
+        files = sandbox.files
+        files.write("tree/private/file", b"x" * 3_000_000)
+        files.make_dir("tree/closed", mode=0o700)
+        files.link("tree/private/file", "tree/other")
+        files.symlink("tree/way", "other")
+        assert files.stat("tree/other").links == 2
+        assert files.upload_tar(files.download_tar("tree"), "copy") == 3
+        assert files.stat("copy/closed").mode == 0o700
+        assert files.read_bytes("copy/way") == b"x" * 3_000_000
+        with pytest.raises(ramet.FileError):
+            files.copy("tree/other", "tree/other", replace=True)
+        with pytest.raises(ramet.InvalidRequest):
+            files.upload_tar(b"x" * 2000, "copy")
+
+
 def test_a_template_is_built_there(alice: Client):
     built = ramet.templates.build("of-the-server", warm="ready = 42", client=alice)
     try:
