@@ -50,6 +50,7 @@ messages.
 | `snapshot_writing` | 409 | the snapshot is not on disk yet |
 | `foreign_page` | 403 | a server without tokens is asked by a page, or under another name |
 | `idempotency_key` | 409 | the key came with another request before |
+| `unfinished` | | of a child of a fork that came twice: the server ended while that was made |
 | `not_running`, `already_running` | 400 | of workspaces |
 | `too_large` | 413 | the body is too large |
 | `content_type` | 415 | the body is no `application/json` |

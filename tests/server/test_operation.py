@@ -8,12 +8,15 @@ import ssl
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 import ramet
+import ramet.client
 from ramet.cli.main import invoke
+from ramet.client import Client
 from ramet.server.settings import Settings
 from server._server import (
     ALICE,
@@ -27,6 +30,9 @@ from server._server import (
     running,
     told,
 )
+
+SHORT_S = 20.0
+"""Of what would otherwise be ended after a minute."""
 
 
 def send(server: Server, head: str, body: bytes = b"") -> socket.socket:
@@ -187,6 +193,10 @@ def test_a_server_that_comes_back_finds_every_sandbox_with_its_state(
                 assert answer["result"] == str(number)
             again = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python"}, headers=headers), 201)
             assert again[0]["id"] == keyed[0]["id"]
+            another = api.post("/v1/sandboxes", json={"snapshot_tag": "bash"}, headers=headers)
+            assert refusal(another, 409)["code"] == "idempotency_key"
+            another = api.post(f"/v1/sandboxes/{known[0]}/fork", json={}, headers=headers)
+            assert refusal(another, 409)["code"] == "idempotency_key"
             told(api.post(f"{place}/{process}/stdin?eof=true", content=b"\n"), 204)
             ended = told(api.get(f"{place}/{process}?wait=60"), 200)
             assert ended["result"]["stdout"] == "before\nafter\n"
@@ -200,6 +210,43 @@ def test_a_server_that_comes_back_finds_every_sandbox_with_its_state(
             refused = api.post("/v1/run", json={"command": "true"})
             assert refusal(refused, 503)["code"] == "draining"
         assert server.stop() == 0
+
+
+def test_what_a_killed_server_left_out_of_a_request_is_made_when_that_comes_again() -> None:
+    asked = ("/v1/sandboxes", {"command": ["sleep", "1000"]})
+    with running() as server:
+        with server.client() as api:
+            parent = told(api.post(asked[0], json=asked[1]), 201)[0]["id"]
+            told(api.post(f"/v1/sandboxes/{parent}/branch", json={"tag": "begun"}), 201)
+            calls = {
+                "spawned": ("/v1/sandboxes", {"snapshot_tag": "begun", "n": 3, "per_child_netns": True}),
+                "forked": (f"/v1/sandboxes/{parent}/fork", {"n": 3}),
+            }
+
+            def ask(key: str) -> list[dict[str, Any]]:
+                path, body = calls[key]
+                answer = told(api.post(path, json=body, headers={"idempotency-key": key}), 201)
+                return answer["children"] if isinstance(answer, dict) else answer
+
+            spawned, forked = ask("spawned"), ask("forked")
+            server.stop(signal.SIGKILL)
+            # As if it had been killed before it came to them.
+            with Client(str(server.data / "tenants/alice/run"), start=False) as own:
+                for one in (spawned[1], forked[1]["sandbox"]):
+                    ramet.client.sandboxes.kill(one["id"], client=own)
+            server.start()
+        with server.client() as api:
+            again = ask("spawned")
+            assert [one["netns"] for one in again] == [one["netns"] for one in spawned]
+            assert [one["id"] == old["id"] for one, old in zip(again, spawned, strict=True)] == [
+                True, False, True,
+            ]  # fmt: skip
+            # What is made of it now would be of another instant.
+            rows = ask("forked")
+            assert [row.get("sandbox", {}).get("id") for row in rows] == [
+                forked[0]["sandbox"]["id"], None, forked[2]["sandbox"]["id"],
+            ]  # fmt: skip
+            assert rows[1]["error"]["code"] == "unfinished"
 
 
 @pytest.mark.parametrize(
@@ -260,6 +307,10 @@ def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path)
         "content-type: application/json\ncontent-length: 100\n\n{"
     )
     with running("--head-timeout", "1", "--body-timeout", "1", *options) as server:
+        for part in (b"", b"\x16\x03\x01\x02\x00"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=SHORT_S) as plain:
+                plain.sendall(part)
+                assert plain.recv(4096) == b""
         for half in ("GET /healthz HTTP/1.1\nhost:", "", body):
             with (
                 socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as plain,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -53,6 +54,8 @@ def make_app(settings: Settings, tokens: Tokens | None, audit: Audit) -> Guard:
     tenants = Tenants(settings, lambda: frozenset({DEFAULT_TENANT}) if tokens is None else tokens.tenants)
     app.state.settings = settings
     app.state.tenants = tenants
+    app.state.stopping = asyncio.Event()
+    """Set when the server is to end: who only waits for something is answered then."""
     app.add_exception_handler(RametError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _plain)
