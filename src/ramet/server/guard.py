@@ -27,7 +27,7 @@ from ramet.server.tokens import NOBODY, Identity, Tokens
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
 TUNNEL = "/v1/tunnel"
@@ -180,7 +180,10 @@ class Guard:
                 state["tenant"] = self.tenants.of(identity)
             bounded = _Body(scope, receive, self._settings)
             with self._asking(scope, identity):
-                await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
+                if scope.get("method") == "HEAD":
+                    await _answer_head(self._app, scope, bounded, answered)
+                else:
+                    await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
         except RametError as error:
             await answered.refuse(scope, receive, error)
         except Exception as error:  # a defect must not end the connection without a word
@@ -262,6 +265,30 @@ class Guard:
             latency_us=round(seconds * 1e6),
             ua=_noted(told.get(b"user-agent", b"")),
         )
+
+
+async def _answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """What GET would answer, without the body: that is not waited for, it may have no end."""
+    told = asyncio.Event()
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            if not told.is_set():
+                await send({"type": "http.response.body"})
+                told.set()
+            return
+        await send(message)
+
+    working = asyncio.ensure_future(app({**scope, "method": "GET"}, receive, tell))
+    done = asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait([working, done], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for one in (working, done):
+            one.cancel()
+        await asyncio.gather(working, done, return_exceptions=True)
 
 
 def _noted(header: bytes | None) -> str | None:

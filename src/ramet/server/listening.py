@@ -7,16 +7,20 @@ for as long as it likes, and some thousand of those keep everybody out.
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from ramet.server.faults import Refused, response_of
 from ramet.server.settings import Settings
 
 HEAD_MAX = 1 << 16
 """Bytes of a head, and of the piece that it began in, which is 256 KiB at most."""
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_SLOW = Refused(408, "slow_head", "the head of the request did not come in time")
+_TOO_LARGE = Refused(431, "too_large", f"the head of the request has more than {HEAD_MAX} bytes")
+_NO_HTTP = Refused(400, "malformed", "what came is no request of HTTP/1.1")
 
 
 class Bounded(HttpToolsProtocol):
@@ -67,7 +71,7 @@ class Bounded(HttpToolsProtocol):
             self._size += len(data)
             if self._size > HEAD_MAX:
                 self._stop_waiting()
-                self._end_slow()
+                self._refuse(_TOO_LARGE)
 
     def eof_received(self) -> None:
         """Nothing more comes."""
@@ -116,8 +120,20 @@ class Bounded(HttpToolsProtocol):
 
     def _end_slow(self) -> None:
         self._head = None
+        self._refuse(_TOO_SLOW)
+
+    def send_400_response(self, _msg: str) -> None:
+        """What came is nothing that can be read."""
+        self._refuse(_NO_HTTP)
+
+    def _refuse(self, error: Refused) -> None:
+        """Tell of what is wrong with a request that reaches no application, and hang up."""
         if not self.transport.is_closing():
-            self.transport.write(_TOO_SLOW)
+            answer = response_of(error)
+            status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"
+            fields = [status, *[f"{name}: {value}" for name, value in answer.headers.items()]]
+            head = "\r\n".join([*fields, "connection: close", "", ""])
+            self.transport.write(head.encode("latin-1") + bytes(answer.body))
             self.transport.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import resource
 import socket
@@ -79,6 +80,20 @@ def _write_logs_as_json() -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    for name in ("asyncio", "uvicorn", "websockets"):
+        logging.getLogger(name).handlers = [_AsJson()]
+    # Its warnings are of what clients do wrong: anybody could fill a log with them.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+
+
+class _AsJson(logging.Handler):
+    """Has what libraries log be lines as our own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one."""
+        structlog.get_logger().log(
+            record.levelno, record.getMessage().strip(), logger=record.name, exc_info=record.exc_info
+        )
 
 
 async def _live(
