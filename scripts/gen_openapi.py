@@ -44,14 +44,15 @@ messages.
 | `unauthenticated` | 401 | no token, or none that is known; at the start: nobody would need one |
 | `forbidden` | 403 | the token has not the scope, or the directory is not allowed |
 | `method` | 405 | the path has not that method |
-| `slow_body` | 408 | the body did not come in time |
+| `slow_head`, `slow_body` | 408 | the head or the body did not come in time |
 | `unknown_workspace` | 404 | there is no such workspace |
 | `has_dependents` | 409 | snapshots build upon it: `cascade` or `force` |
 | `snapshot_writing` | 409 | the snapshot is not on disk yet |
 | `foreign_page` | 403 | a server without tokens is asked by a page, or under another name |
 | `idempotency_key` | 409 | the key came with another request before |
+| `unfinished` | | of a child of a fork that came twice: the server ended while that was made |
 | `not_running`, `already_running` | 400 | of workspaces |
-| `too_large` | 413 | the body is too large |
+| `too_large` | 413, 431 | the body or the head is too large |
 | `content_type` | 415 | the body is no `application/json` |
 | `range` | 416 | the file has no such part |
 | `missing`, `invalid_type` | 422 | a field is missing, or of another type |

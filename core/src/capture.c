@@ -71,6 +71,24 @@ resume(struct capture_tree *tree, struct err *err)
   return result;
 }
 
+static int inherited_filters; /* that all processes have, as core was started under them */
+
+static int
+filters_of(const char *status)
+{
+  const char *filters = status ? procfs_field(status, "Seccomp_filters") : NULL;
+  return filters ? atoi(filters) : 0;
+}
+
+void
+capture_setup(void)
+{
+  char *status = procfs_read("/proc/self/status", NULL);
+
+  inherited_filters = filters_of(status);
+  free(status);
+}
+
 static int
 check_process(struct capture *capture, struct err *err)
 {
@@ -86,8 +104,7 @@ check_process(struct capture *capture, struct err *err)
   const char *uid = procfs_field(capture->status, "Uid");
   if (!uid || strtoul(uid, NULL, 10) != getuid())
     return capture_refuse(capture, err, "runs as another user than 0");
-  const char *filters = procfs_field(capture->status, "Seccomp_filters");
-  if (filters && atoi(filters) > 1)
+  if (filters_of(capture->status) > inherited_filters + 1)
     return capture_refuse(capture, err, "has installed a seccomp filter of its own");
   return capture_stopped(capture, err);
 }

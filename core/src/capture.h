@@ -131,6 +131,9 @@ struct capture_tree {
   uint32_t open_files; /* descriptions that descriptors are of */
 };
 
+/* Once, in core: what its processes have that it was started with is nothing that they did. */
+void capture_setup(void);
+
 /* The whole: answers on `channel` with OK (pause, sizes; descriptors: description, pages, upper, and an index of that
  * where it is worth keeping) or ERROR. With a PID in the answer those are the frozen copies, pid_t of each process or 0,
  * which have the memory until a message comes. */

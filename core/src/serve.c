@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "capture.h"
 #include "corefs.h"
 #include "log.h"
 #include "loop.h"
@@ -156,6 +157,7 @@ setup(const struct serve_options *options, struct err *err)
   if (corefs_setup(options->attach_layers, err) < 0 || sandbox_setup(err) < 0 || loop_setup(err) < 0 ||
       take_signals(err) < 0)
     return -1;
+  capture_setup();
   snapshot_memory_setup(options->snapshot_memory, options->spill);
   if (options->snapshot_ms)
     snapshot_allow(options->snapshot_ms);

@@ -1,11 +1,23 @@
 """One server for all modules: each tenant's first sandbox builds a template, which takes a second."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from ramet.engine.closure import build_root
 from server._server import BOB, Server, running, told
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of the host that can be a root."""
+    place = tmp_path_factory.mktemp("allowed")
+    place.chmod(0o755)
+    build_root(place / "root", ["sh", "sleep", "cat"], [])
+    (place / "root/kept").write_text("of the directory\n")
+    return place / "root"
 
 
 @pytest.fixture(scope="session")

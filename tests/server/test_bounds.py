@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from ramet.client import Client
-from ramet.engine.closure import build_root
 from server._server import ALICE, BOB, PATIENCE_S, TOKENS, Server, refusal, running, told
 
 CONNECTIONS = 20
@@ -22,18 +21,8 @@ ONE_STREAM = TOKENS.replace("snapshots = 1", "snapshots = 1\nstreams = 1")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that an administrator may name."""
-    place = tmp_path_factory.mktemp("allowed")
-    place.chmod(0o755)
-    build_root(place / "root", ["sh", "sleep", "cat"], [])
-    (place / "root/kept").write_text("of the directory\n")
-    return place / "root"
-
-
-@pytest.fixture(scope="module")
-def small(root: Path) -> Iterator[Server]:
-    options = ["--allow-root", str(root), "--connections", str(CONNECTIONS), "--stop-timeout", "1"]
+def small(machine: Path) -> Iterator[Server]:
+    options = ["--allow-root", str(machine), "--connections", str(CONNECTIONS), "--stop-timeout", "1"]
     with running(*options, tokens=ONE_STREAM) as made:
         yield made
 
@@ -45,17 +34,14 @@ def alice(small: Server) -> Iterator[httpx.Client]:
 
 
 def test_a_directory_that_was_allowed_becomes_a_snapshot_that_is_forked(
-    alice: httpx.Client, root: Path
+    alice: httpx.Client, small: Server, machine: Path
 ) -> None:
-    body = {"tag": "machine", "kernel": f"{root}/usr/bin/sh", "rootfs": str(root)}
-    assert (
-        refusal(alice.post("/v1/snapshots", json=body | {"kernel": f"{root}/none"}), 400)["field"] == "kernel"
-    )
-    assert (
-        refusal(alice.post("/v1/snapshots", json=body | {"rootfs": f"{root}/kept"}), 400)["field"] == "rootfs"
-    )
+    body = {"tag": "machine", "kernel": f"{machine}/usr/bin/sh", "rootfs": str(machine)}
+    for field, path in (("kernel", "none"), ("rootfs", "kept")):
+        wrong = alice.post("/v1/snapshots", json=body | {field: f"{machine}/{path}"})
+        assert refusal(wrong, 400)["field"] == field
     for field in ("kernel", "rootfs"):
-        refused = refusal(alice.post("/v1/snapshots", json=body | {field: f"{root}/.."}), 403)
+        refused = refusal(alice.post("/v1/snapshots", json=body | {field: f"{machine}/.."}), 403)
         assert (refused["code"], refused["field"]) == ("forbidden", field)
     made = told(alice.post("/v1/snapshots", json=body), 201)
     assert (made["tag"], made["status"], made["bootable"]) == ("machine", "ready", True)
@@ -68,6 +54,10 @@ def test_a_directory_that_was_allowed_becomes_a_snapshot_that_is_forked(
     )
     told(alice.delete(place), 204)
     told(alice.delete("/v1/snapshots/machine"), 204)
+    with small.client(BOB) as bob:
+        told(bob.post("/v1/snapshots", json=body), 201)
+        assert refusal(bob.post("/v1/snapshots", json=body | {"tag": "another"}), 429)["code"] == "quota"
+        told(bob.delete("/v1/snapshots/machine"), 204)
 
 
 def test_a_full_disk_a_full_pipe_and_too_many_streams_have_a_status_each(small: Server) -> None:
@@ -103,15 +93,49 @@ def _received(sock: socket.socket) -> bytes:
         return b""
 
 
-def test_one_connection_too_many_is_hung_up_on_and_the_next_is_not(small: Server) -> None:
+def _is_well(sock: socket.socket) -> bool:
+    answer = b""
+    while piece := _received(sock):
+        answer += piece
+        if answer.endswith(b'{"ok":true}'):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"])
+def test_who_only_keeps_a_connection_open_makes_room_for_who_asks(small: Server, said: bytes) -> None:
     with ExitStack() as using:
         idle = [
             using.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=PATIENCE_S))
-            for _ in range(CONNECTIONS + 1)
+            for _ in range(CONNECTIONS)
         ]
-        # Heads are waited for ten seconds; this one was never listened to.
-        idle[-1].settimeout(PATIENCE_S)
-        assert b"".join(iter(lambda: _received(idle[-1]), b"")) == b""
+        for one in idle:
+            one.sendall(said)
+            assert not said or _is_well(one)
+        assert httpx.get(f"{small.url}/healthz").json() == {"ok": True}
+        # Heads are waited for ten seconds; the oldest is not waited for.
+        assert _received(idle[0]) == b""
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert _is_well(idle[-1])
+
+
+def test_where_all_ask_one_connection_too_many_is_hung_up_on_and_the_next_is_not(small: Server) -> None:
+    half = (
+        f"POST /v1/run HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ALICE}\r\n"
+        "content-type: application/json\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n"
+    )
+    with ExitStack() as using:
+
+        def another() -> socket.socket:
+            return using.enter_context(
+                socket.create_connection(("127.0.0.1", small.port), timeout=PATIENCE_S)
+            )
+
+        for _ in range(CONNECTIONS):
+            busy = another()
+            busy.sendall(half.encode())
+            assert _received(busy).startswith(b"HTTP/1.1 100")
+        assert _received(another()) == b""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

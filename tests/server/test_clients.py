@@ -6,14 +6,17 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 import ramet
 import ramet.client
 from ramet.cli.main import invoke
-from server._server import ALICE, ALICE_READS, Server, running, told
+from server._server import ALICE, ALICE_READS, PATIENCE_S, Server, refusal, running, told
 
 
 def test_forkds_client_goes_through_the_life_of_a_sandbox(server: Server) -> None:
@@ -78,6 +81,60 @@ def test_forkds_sandbox_speaks_to_a_guest_port(server: Server) -> None:
         socket.create_connection((host, int(port)))
 
 
+GUESTS_WRONG = [
+    (b"{", "malformed"), (b"[]", "malformed"), (b"{}", "invalid_argument"),
+    (b'{"action": "exec"}', "invalid_argument"), (b'{"action": "exec", "args": []}', "invalid_argument"),
+    (b'{"action": "exec", "args": [1]}', "invalid_argument"),
+    (b'{"action": "exec", "args": ["true"], "timeout": "x"}', "invalid_argument"),
+    (b'{"action": "exec", "args": ["true"], "timeout": -1}', "out_of_range"),
+    (b'{"action": "eval", "code": 1}', "invalid_argument"), (b'{"action": "eval", "code": "1"}', "no_kernel"),
+]  # fmt: skip
+
+
+Address = tuple[str, int]
+
+
+def open_guest(api: httpx.Client, sandbox: str) -> Address:
+    host, _, port = told(api.post(f"/v1/sandboxes/{sandbox}/guest"), 201)["guest_addr"].rpartition(":")
+    return host, int(port)
+
+
+def ask_guest(address: Address, line: bytes) -> dict[str, object]:
+    with socket.create_connection(address, timeout=PATIENCE_S) as asking:
+        asking.sendall(line + b"\n")
+        asking.shutdown(socket.SHUT_WR)
+        return json.loads(asking.makefile("rb").read())
+
+
+def test_what_a_guest_is_wrongly_asked_is_answered_by_code(api: httpx.Client, shell: str) -> None:
+    address = open_guest(api, shell)
+    assert open_guest(api, shell) == address
+    for line, code in GUESTS_WRONG:
+        assert ask_guest(address, line)["code"] == code, line
+    told(api.delete(f"/v1/sandboxes/{shell}/guest"), 204)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+    refusal(api.delete(f"/v1/sandboxes/{shell}/guest"), 404)
+
+
+def test_a_guest_port_ends_with_its_sandbox_which_lives_while_it_is_used(api: httpx.Client) -> None:
+    body = {"command": ["sleep", "1000"], "names": ["with-a-guest"], "ttl": 3}
+    made = told(api.post("/v1/sandboxes", json=body), 201)[0]["id"]
+    open_guest(api, "with-a-guest")
+    told(api.delete("/v1/sandboxes/with-a-guest/guest"), 204)
+    address = open_guest(api, "with-a-guest")
+    longer = b'{"action": "exec", "args": ["sh", "-c", "sleep 4; echo lived"]}'
+    assert ask_guest(address, longer)["stdout"] == "lived\n"
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            socket.create_connection(address).close()
+        except ConnectionRefusedError:
+            break
+        assert time.monotonic() < until
+    assert told(api.get(f"/v1/sandboxes/{made}?ended=true"), 200)["status"] == "ended"
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as one:
         return int(one.getsockname()[1])
@@ -138,13 +195,19 @@ def test_what_cannot_stand_says_why(
     assert word in capfd.readouterr().err
 
 
+@pytest.fixture
+def allowing(machine: Path) -> Iterator[Server]:
+    with running("--allow-root", str(machine)) as made:
+        yield made
+
+
 MCP_TOOLS = {
     "list_snapshots", "spawn_sandboxes", "list_sandboxes", "branch_sandbox", "create_snapshot",
     "exec_command", "eval_code", "wait_for_text", "get_sandbox", "ping_sandbox", "kill_sandbox",
 }  # fmt: skip
 
 
-def test_forkds_mcp_server_calls_its_tools(server: Server) -> None:
+def test_forkds_mcp_server_calls_each_of_its_tools(allowing: Server, machine: Path) -> None:
     mcp = pytest.importorskip("mcp", reason="PyPI's mcp is not installed")
     pytest.importorskip("forkd_mcp", reason="PyPI's forkd-mcp is not installed")
     from mcp.client.stdio import stdio_client
@@ -153,19 +216,31 @@ def test_forkds_mcp_server_calls_its_tools(server: Server) -> None:
         parameters = mcp.StdioServerParameters(
             command=sys.executable,
             args=["-c", "from forkd_mcp.server import main; main()"],
-            env={"FORKD_URL": server.url, "FORKD_TOKEN": ALICE, "PATH": os.environ.get("PATH", "")},
+            env={"FORKD_URL": allowing.url, "FORKD_TOKEN": ALICE, "PATH": os.environ.get("PATH", "")},
         )
         async with stdio_client(parameters) as (read, write), mcp.ClientSession(read, write) as session:
             await session.initialize()
             assert {tool.name for tool in (await session.list_tools()).tools} == MCP_TOOLS
 
-            async def call(tool: str, **arguments: object) -> dict[str, object]:
+            async def calls(tool: str, **arguments: object) -> list[dict[str, object]]:
                 answer = await session.call_tool(tool, arguments)
                 assert not answer.isError, answer.content
-                return json.loads(answer.content[0].text)
+                called.add(tool)
+                # Of a list each is a piece of its own.
+                return [json.loads(one.text) for one in answer.content]
 
-            made = await call("spawn_sandboxes", snapshot_tag="python")
-            sandbox = (made[0] if isinstance(made, list) else made)["id"]
+            async def call(tool: str, **arguments: object) -> dict[str, object]:
+                (told,) = await calls(tool, **arguments)
+                return told
+
+            assert {one["tag"] for one in await calls("list_snapshots")} >= {"python", "bash"}
+            assert await calls("list_sandboxes") == []
+            machines = {"tag": "by-mcp-too", "kernel": f"{machine}/usr/bin/sh", "rootfs": str(machine)}
+            assert (await call("create_snapshot", **machines))["bootable"]
+            assert "by-mcp-too" in {one["tag"] for one in await calls("list_snapshots")}
+            made = await calls("spawn_sandboxes", snapshot_tag="python", n=2)
+            assert {one["id"] for one in await calls("list_sandboxes")} == {one["id"] for one in made}
+            sandbox, other = [str(one["id"]) for one in made]
             assert (await call("eval_code", sandbox_id=sandbox, code="6 * 7"))["result"] == "42"
             words = ["sh", "-c", "echo ready >/tmp/log"]
             assert (await call("exec_command", sandbox_id=sandbox, args=words))["exit_code"] == 0
@@ -174,15 +249,18 @@ def test_forkds_mcp_server_calls_its_tools(server: Server) -> None:
             assert (await call("ping_sandbox", sandbox_id=sandbox))["pong"]
             assert (await call("get_sandbox", sandbox_id=sandbox))["memory_limit_mib"] == 256
             assert (await call("branch_sandbox", sandbox_id=sandbox, tag="by-mcp"))["status"] == "ready"
-            refused = await session.call_tool(
-                "create_snapshot", {"tag": "x", "kernel": "/bin/sh", "rootfs": "/"}
-            )
+            refused = await session.call_tool("create_snapshot", machines | {"tag": "x", "rootfs": "/"})
             assert refused.isError
-            assert (await call("kill_sandbox", sandbox_id=sandbox))["killed"]
+            for one in (sandbox, other):
+                assert (await call("kill_sandbox", sandbox_id=one))["killed"]
+            assert await calls("list_sandboxes") == []
 
+    called: set[str] = set()
     asyncio.run(converse())
-    with server.client() as api:
-        told(api.delete("/v1/snapshots/by-mcp"), 204)
+    assert called == MCP_TOOLS
+    with allowing.client() as api:
+        for tag in ("by-mcp", "by-mcp-too"):
+            told(api.delete(f"/v1/snapshots/{tag}"), 204)
 
 
 def test_forkboxs_client_runs_on_its_socket(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from _core_program import another_build
 from ramet.client import Client
-from server._server import BOB, TOKENS, Server, refusal, running, told
+from server._server import ALICE, BOB, TOKENS, Server, refusal, running, told
 from system._daemons import wait_gone
 
 WORKERS = 2
@@ -198,3 +198,32 @@ def test_tokens_are_rotated_under_load_and_no_request_with_a_valid_one_is_refuse
         roomy.write_tokens(ROOMY)
     assert refused == []
     assert asked[0] > len(tokens)
+
+
+def test_a_stop_is_not_held_up_by_who_only_waits_and_can_come_back(roomy: Server) -> None:
+    with roomy.client(BOB) as api, ThreadPoolExecutor(2) as pool:
+        made = told(api.post("/v1/sandboxes", json={"command": ["sleep", "1000"]}), 201)[0]["id"]
+        place = f"/v1/sandboxes/{made}/processes"
+        command = {"command": "echo before; read x; echo after", "stdin": True}
+        place += f"/{told(api.post(place, json=command), 201)['id']}"
+        with api.stream("GET", f"{place}/stream") as stream:
+            lines = stream.iter_lines()
+            cursor = next(line for line in lines if line.startswith("id: ")).removeprefix("id: ")
+            now = told(api.get("/v1/events"), 200)["cursor"]
+            paths = (f"{place}?wait=1000", f"/v1/events?wait=20&cursor={now}")
+            waiting = [pool.submit(api.get, path) for path in paths]
+            with roomy.client(ALICE) as boss:
+                while "ramet_streams_active 3" not in boss.get("/metrics").text:
+                    pass
+            assert roomy.stop() == 0
+            # A stop that had to wait cuts off in the middle what it waited for.
+            assert not [line for line in lines if line.startswith("event: ")]
+        assert told(waiting[0].result(60), 200)["status"] == "running"
+        assert told(waiting[1].result(60), 200).keys() == {"events", "cursor"}
+        roomy.start()
+    with roomy.client(BOB) as api:
+        told(api.post(f"{place}/stdin?eof=true", content=b"\n"), 204)
+        again = api.get(f"{place}/stream", headers={"last-event-id": cursor})
+        events = [line for line in again.text.splitlines() if line.startswith("event: ")]
+        assert events == ["event: stdout", "event: exit"]
+        told(api.delete(f"/v1/sandboxes/{made}"), 204)

@@ -295,6 +295,36 @@ def test_a_directory_becomes_a_snapshot_only_where_that_was_allowed(
         refusal(runs.post("/v1/snapshots", json=body), 403)
 
 
+def test_a_head_alone_is_that_of_the_whole(server: Server, api: httpx.Client, shell: str) -> None:
+    process = told(api.post(f"/v1/sandboxes/{shell}/processes", json={"command": "sleep 1000"}), 201)["id"]
+    place = f"/v1/sandboxes/{shell}"
+    told(api.put(f"{place}/files/content?path=headed", content=b"12345"), 201)
+    for path in ("/healthz", "/v1/sandboxes", f"{place}/files/content?path=headed&x=1", "/v1/nothing"):
+        whole, head = api.get(path), api.head(path)
+        assert (head.status_code, head.content) == (whole.status_code, b"")
+        for name in ("content-type", "content-length"):
+            assert head.headers.get(name) == whole.headers.get(name)
+    # What has no end has a head, too.
+    stream = api.head(f"{place}/processes/{process}/stream")
+    assert (stream.status_code, stream.headers["content-type"].split(";")[0]) == (200, "text/event-stream")
+    until = time.monotonic() + PATIENCE_S
+    while told(api.get("/v1/me"), 200)["streams"]:
+        assert time.monotonic() < until
+    told(api.delete(f"{place}/processes/{process}"), 204)
+    with server.client(ALICE_READS) as reader:
+        assert reader.head("/v1/sandboxes").status_code == 200
+
+
+def test_a_path_without_a_method_says_which_it_has(api: httpx.Client) -> None:
+    for method, path, allowed in (
+        ("PUT", "/v1/sandboxes", "GET, HEAD, POST"),
+        ("OPTIONS", "/v1/sandboxes/x", "DELETE, GET, HEAD"),
+        ("HEAD", "/v1/run", "POST"),
+    ):
+        refused = api.request(method, path)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+
+
 MACHINE = {"tag": "machine", "kernel": "/bin/sh", "rootfs": "/"}
 
 
@@ -304,6 +334,7 @@ MACHINE = {"tag": "machine", "kernel": "/bin/sh", "rootfs": "/"}
         ("GET", "/v1/nothing", None, 404, "not_found"),
         ("PUT", "/v1/sandboxes", None, 405, "method"),
         ("POST", "/v1/sandboxes", b"{", 400, "malformed"),
+        ("POST", "/v1/sandboxes", b"[" * 100000, 400, "malformed"),
         ("POST", "/v1/sandboxes", b"", 422, "missing"),
         ("POST", "/v1/sandboxes", b"[]", 422, "invalid_type"),
         ("POST", "/v1/sandboxes", {}, 422, "missing"),

@@ -1,27 +1,56 @@
 """Tenants: nobody sees another's, each has its bounds, and tokens are replaced without a restart."""
 
+import asyncio
+import re
+
 import httpx
 import pytest
+import websockets
 
 from server._server import ALICE, BOB, TOKENS, Server, refusal, told
 
+SAID = {
+    "args": ["id"], "code": "1", "command": "id", "path": "x", "to": "y", "snapshot_tag": "python",
+    "signal": 9, "rows": 9, "columns": 9,
+}  # fmt: skip
+"""What any request for a sandbox has to say; what it need not is ignored."""
+PLACE = "/v1/sandboxes/{sandbox_id}"
+WEB_SOCKETS = ("ports/80", "processes/1/ws", "terminals/1/ws")
 
-@pytest.mark.parametrize(
-    "method, path, body",
-    [
-        ("GET", "", None), ("DELETE", "", None), ("POST", "/ping", None), ("POST", "/exec", {"args": ["id"]}),
-        ("POST", "/eval", {"code": "1"}), ("POST", "/fork", {}), ("POST", "/branch", {}),
-        ("GET", "/metrics", None), ("GET", "/files/list", None), ("PUT", "/files/content?path=x", None),
-        ("POST", "/processes", {"command": "id"}), ("GET", "/processes", None), ("GET", "/diff", None),
-        ("POST", "/guest", None), ("POST", "/rollback", {"snapshot_tag": "python"}),
-        ("POST", "/promote", {}),
-    ],
-)  # fmt: skip
-def test_a_foreign_sandbox_is_none(
-    bob: httpx.Client, shell: str, *, method: str, path: str, body: object
-) -> None:
-    answer = bob.request(method, f"/v1/sandboxes/{shell}{path}", json=body)
-    assert refusal(answer, 404)["code"] == "unknown_sandbox"
+
+def test_a_foreign_sandbox_is_none_by_whatever_path(api: httpx.Client, bob: httpx.Client, shell: str) -> None:
+    tried = 0
+    for path, methods in told(api.get("/v1/openapi.json"), 200)["paths"].items():
+        for method in methods if path.startswith(PLACE) else ():
+            place = re.sub(r"{(process|terminal)_id}", "1", path).format(sandbox_id=shell)
+            body = None if method in {"get", "delete"} else SAID
+            answer = bob.request(method, place, params={"path": "x"}, json=body)
+            assert refusal(answer, 404)["code"] == "unknown_sandbox", (method, path)
+            tried += 1
+    assert tried > 30
+    assert told(api.get(f"/v1/sandboxes/{shell}"), 200)["status"] == "running"
+
+
+@pytest.mark.parametrize("path", WEB_SOCKETS)
+def test_a_foreign_sandbox_has_no_web_socket(server: Server, shell: str, path: str) -> None:
+    async def connect() -> None:
+        url = f"ws://127.0.0.1:{server.port}/v1/sandboxes/{shell}/{path}"
+        async with websockets.connect(url, additional_headers={"authorization": f"Bearer {BOB}"}):
+            pass
+
+    with pytest.raises(websockets.InvalidStatus) as caught:
+        asyncio.run(connect())
+    assert caught.value.response.status_code == 404
+
+
+def test_a_foreign_sandbox_has_no_history_and_no_place_to_take(bob: httpx.Client, shell: str) -> None:
+    assert told(bob.get(f"/v1/lineage?ended=true&parent={shell}"), 200)["nodes"] == []
+    assert told(bob.get(f"/v1/events?cursor=start&sandbox={shell}"), 200)["events"] == []
+    assert told(bob.get(f"/v1/sandboxes?ended=true&parent={shell}"), 200) == []
+    mine = told(bob.post("/v1/sandboxes", json={"command": ["sleep", "100"]}), 201)[0]["id"]
+    taken = bob.post(f"/v1/sandboxes/{mine}/promote", json={"over": shell})
+    assert refusal(taken, 404)["code"] == "unknown_sandbox"
+    told(bob.delete(f"/v1/sandboxes/{mine}"), 204)
 
 
 def test_nothing_of_another_tenant_is_listed_or_forked(
@@ -74,11 +103,13 @@ def test_tokens_are_rotated_without_a_restart(server: Server) -> None:
 
 def test_what_was_asked_is_audited_without_secrets(server: Server, api: httpx.Client, shell: str) -> None:
     code = "secret-in-a-body"
-    answer = api.post(f"/v1/sandboxes/{shell}/eval?q=secret-in-a-query", json={"code": code})
+    proxy = {"x-forwarded-for": "192.0.2.1"}
+    answer = api.post(f"/v1/sandboxes/{shell}/eval?q=secret-in-a-query", json={"code": code}, headers=proxy)
     number = answer.headers["x-request-id"]
     noted = server.audited(number)
     assert noted | {"tenant": "alice", "token": "boss", "method": "POST", "status": 409} == noted
     assert noted["path"] == f"/v1/sandboxes/{shell}/eval"
+    assert (noted["remote"], noted["forwarded"]) == ("127.0.0.1", "192.0.2.1")
     text = server.audit.read_text()
     assert ALICE not in text
     assert "secret-in" not in text

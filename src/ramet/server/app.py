@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from ramet._version import __version__
 from ramet.errors import RametError
@@ -50,9 +53,14 @@ def make_app(settings: Settings, tokens: Tokens | None, audit: Audit) -> Guard:
     )
     for router in ROUTERS:
         app.include_router(router)
+    # Some versions of the framework work routes out when they are first looked for: nearly a second, of the
+    # first request.
+    _methods_of(app, {"type": "http", "path": "/", "method": "GET", "headers": []})
     tenants = Tenants(settings, lambda: frozenset({DEFAULT_TENANT}) if tokens is None else tokens.tenants)
     app.state.settings = settings
     app.state.tenants = tenants
+    app.state.stopping = asyncio.Event()
+    """Set when the server is to end: who only waits for something is answered then."""
     app.add_exception_handler(RametError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _plain)
@@ -101,17 +109,34 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return response_of(Refused(422, code, text, field=field))
 
 
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _WORDS = {404: ("not_found", "there is no such path"), 405: ("method", "this path has not that method")}
 
 
-async def _plain(_request: Request, error: Exception) -> Response:
+def _methods_of(app: FastAPI, scope: Scope) -> list[str]:
+    """Those that the path has."""
+    found: set[str] = set()
+    for route in app.router.routes:
+        if route.matches(scope)[0] is not Match.NONE:
+            for method in METHODS:
+                if route.matches({**scope, "method": method})[0] is Match.FULL:
+                    found |= {method, "HEAD"} if method == "GET" else {method}
+    return sorted(found)
+
+
+async def _plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  it is registered for these
     cause = error.__cause__
     if isinstance(cause, RametError):
         # The framework calls everything that befalls a body an error of its parsing.
         return response_of(cause)
+    if error.status_code == 400 and cause is not None:  # brackets without end, as deep as that
+        return response_of(Refused(400, "malformed", "the body is no JSON that could be read"))
     code, text = _WORDS.get(error.status_code, ("refused", str(error.detail)))
     response = response_of(Refused(error.status_code, code, text))
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
+    if error.status_code == 405:
+        # The framework names those of the first route alone.
+        response.headers["allow"] = ", ".join(_methods_of(request.app, request.scope))
     return response

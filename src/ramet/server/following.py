@@ -57,19 +57,21 @@ class ServerSent(StreamingResponse):
     """The same as server-sent events, whose ids are cursors. `using` is closed afterwards."""
 
     def __init__(self, told: Told, using: contextlib.AsyncExitStack) -> None:
-        super().__init__(_lines(told), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        super().__init__((), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._told = told
         self._using = using
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send it, until the server is to end: clients come back with the cursor that they have then."""
+        self.body_iterator = _lines(self._told, scope["app"].state.stopping)
         # Not in the generator: that is never begun for a client that has gone already.
         async with self._using:
             await super().__call__(scope, receive, send)
 
 
-async def _lines(told: Told) -> AsyncIterator[str]:
+async def _lines(told: Told, stopping: asyncio.Event) -> AsyncIterator[str]:
     async with contextlib.aclosing(told) as events:
-        async for event in _beating(events):
+        async for event in _beating(events, stopping):
             if event is None:
                 yield ": nothing yet\n\n"
                 continue
@@ -77,14 +79,20 @@ async def _lines(told: Told) -> AsyncIterator[str]:
             yield f"event: {kind}\nid: {event['cursor']}\ndata: {json.dumps(event)}\n\n"
 
 
-async def _beating(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any] | None]:
-    """The same, and None whenever there was nothing for a while."""
+async def _beating(
+    events: AsyncIterator[dict[str, Any]], stopping: asyncio.Event
+) -> AsyncIterator[dict[str, Any] | None]:
+    """The same, until the server is to end, and None whenever there was nothing for a while."""
     pending: asyncio.Future[dict[str, Any]] | None = None
+    ending = asyncio.ensure_future(stopping.wait())
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait([pending], timeout=BEAT_S)
-            if not done:
+            both: list[asyncio.Future[Any]] = [pending, ending]
+            await asyncio.wait(both, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not pending.done():
+                if ending.done():
+                    return
                 yield None
                 continue
             finished, pending = pending, None
@@ -93,6 +101,7 @@ async def _beating(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[
             except StopAsyncIteration:
                 return
     finally:
+        ending.cancel()
         if pending is not None:
             pending.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):

@@ -27,14 +27,16 @@ from ramet.server.tokens import NOBODY, Identity, Tokens
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
 TUNNEL = "/v1/tunnel"
 LARGE_BODIES = "/files/content"
+"""Where requests end whose body is a file."""
 BESIDE_STREAMS = 500
 """Requests of a tenant that may be under way beside its streams."""
-"""Where requests end whose body is a file."""
+PATH_NOTED = 1024
+"""Characters of a path in the audit log: who has no token can have lines written, too."""
 
 log = structlog.get_logger("ramet.server")
 
@@ -46,6 +48,9 @@ class Audit:
         """Raises OSError. The file is opened anew on SIGHUP, after a rotation."""
         self._path = path
         self._fd = -1
+        self._torn = self._failing = False
+        self.lost = 0
+        """Requests that could not be noted."""
         self.reopen()
 
     def reopen(self) -> None:
@@ -58,14 +63,37 @@ class Audit:
         self._fd = fresh
 
     def heed_hangup(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have SIGHUP reopen it."""
-        loop.add_signal_handler(signal.SIGHUP, self.reopen)
+        """Have SIGHUP reopen it; where that fails the file that is open goes on to be written."""
+
+        def reopen() -> None:
+            try:
+                self.reopen()
+            except OSError as error:
+                log.error("audit log cannot be opened", path=self._path, error=error.strerror)  # noqa: TRY400
+
+        loop.add_signal_handler(signal.SIGHUP, reopen)
 
     def __call__(self, **fields: Any) -> None:
         """Note one request."""
-        if self._fd >= 0:
+        if self._fd < 0:
+            return
+        line = (json.dumps(fields, separators=(",", ":")) + "\n").encode()
+        if self._torn:
+            line = b"\n" + line
+        why = "there was room for a part of a line alone"
+        try:
             # One write(2) with O_APPEND: lines of two servers do not mix.
-            os.write(self._fd, (json.dumps(fields, separators=(",", ":")) + "\n").encode())
+            written = os.write(self._fd, line)
+        except OSError as error:
+            written, why = 0, error.strerror or str(error)
+        if written == len(line):
+            self._torn = self._failing = False
+            return
+        self._torn = self._torn or written > 0
+        self.lost += 1
+        if not self._failing:
+            self._failing = True
+            log.error("audit log cannot be written", path=self._path, error=why)
 
     def close(self) -> None:
         """Stop."""
@@ -117,10 +145,16 @@ class Guard:
         self._settings = settings
         self.tenants = tenants
         self._tokens = tokens
-        self._audit = audit
+        self.audit = audit
         self._buckets: dict[str, Bucket] = {}
         self._asked: dict[str, int] = {}
         self.counts = Counts()
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set when the server is to end."""
+        found: asyncio.Event = self._app.state.stopping
+        return found
 
     def description(self) -> dict[str, Any]:
         """What the application answers, as OpenAPI."""
@@ -146,7 +180,10 @@ class Guard:
                 state["tenant"] = self.tenants.of(identity)
             bounded = _Body(scope, receive, self._settings)
             with self._asking(scope, identity):
-                await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
+                if scope.get("method") == "HEAD":
+                    await _answer_head(self._app, scope, bounded, answered)
+                else:
+                    await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
         except RametError as error:
             await answered.refuse(scope, receive, error)
         except Exception as error:  # a defect must not end the connection without a word
@@ -214,19 +251,48 @@ class Guard:
         method, path = asked
         self.counts.count(method, status, seconds)
         peer = scope.get("client")
-        agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
-        self._audit(
+        told = dict(scope["headers"])
+        self.audit(
             ts=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             request_id=scope["state"]["request_id"],
             tenant=identity and identity.tenant,
             token=identity and identity.token,
             remote=peer and peer[0],
+            forwarded=_noted(told.get(b"x-forwarded-for")),
             method=method,
-            path=path,
+            path=path[:PATH_NOTED],
             status=status,
             latency_us=round(seconds * 1e6),
-            ua=agent.decode("latin-1")[:200],
+            ua=_noted(told.get(b"user-agent", b"")),
         )
+
+
+async def _answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """What GET would answer, without the body: that is not waited for, it may have no end."""
+    told = asyncio.Event()
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            if not told.is_set():
+                await send({"type": "http.response.body"})
+                told.set()
+            return
+        await send(message)
+
+    working = asyncio.ensure_future(app({**scope, "method": "GET"}, receive, tell))
+    done = asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait([working, done], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for one in (working, done):
+            one.cancel()
+        await asyncio.gather(working, done, return_exceptions=True)
+
+
+def _noted(header: bytes | None) -> str | None:
+    return None if header is None else header.decode("latin-1")[:200]
 
 
 def _refuse_pages(scope: Scope, own: str | None) -> None:

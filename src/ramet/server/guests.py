@@ -9,15 +9,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ramet.client._async.events import AsyncEvents
 from ramet.errors import InvalidRequest, RametError
 from ramet.server.lines import LINE_MAX, converse
 
 if TYPE_CHECKING:
+    from ramet.client._async.client import AsyncClient
     from ramet.models.executions import Execution
     from ramet.models.results import CommandResult
     from ramet.models.sandboxes import SandboxInfo
+
+AGAIN_S = 1.0
 
 
 class Agent(Protocol):
@@ -57,6 +62,61 @@ class Guest:
     def close(self) -> None:
         """Stop listening."""
         self._server.close()
+
+
+class Guests:
+    """The open ports of a tenant's sandboxes, each until its sandbox ends."""
+
+    def __init__(self, client: AsyncClient, living: Callable[[], Awaitable[set[str]]]) -> None:
+        """`living`: the ids of those that do."""
+        self._client = client
+        self._living = living
+        self._open: dict[str, Guest] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    def __contains__(self, sandbox: str) -> bool:
+        return sandbox in self._open
+
+    def address(self, sandbox: str) -> str:
+        """Host and port; empty where nobody has asked for one."""
+        found = self._open.get(sandbox)
+        return "" if found is None else found.address
+
+    def add(self, sandbox: str, guest: Guest) -> None:
+        """Keep it until then; one that the sandbox has already stays in its place."""
+        if self._open.setdefault(sandbox, guest) is not guest:
+            guest.close()
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.ensure_future(self._watch())
+
+    def close(self, sandbox: str) -> bool:
+        """Stop listening for one; whether anybody did."""
+        guest = self._open.pop(sandbox, None)
+        if guest is not None:
+            guest.close()
+        if not self._open and self._watching is not None:
+            self._watching.cancel()
+        return guest is not None
+
+    def close_all(self) -> None:
+        """Stop listening."""
+        for sandbox in [*self._open]:
+            self.close(sandbox)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with AsyncEvents(types=["ended"], client=self._client) as events:
+                    living = await self._living()
+                    for sandbox in self._open.keys() - living:
+                        self.close(sandbox)
+                    async for event in events:
+                        if event.type != "ended":  # a gap
+                            break
+                        self.close(event.sandbox or "")
+            except RametError:
+                # Another daemon may have them.
+                await asyncio.sleep(AGAIN_S)
 
 
 async def _told(agent: Agent, line: bytes) -> dict[str, Any]:

@@ -84,11 +84,14 @@ class Gate:
         """
         tenant = self.tenant
         async with contextlib.AsyncExitStack() as using:
-            if operation in {"run", "sandbox.create", "sandbox.fork"}:
+            if operation in {"run", "sandbox.create", "sandbox.fork", "template.build"}:
                 check_room(tenant)
+            if operation in {"run", "sandbox.create", "sandbox.fork"}:
                 await using.enter_async_context(tenant.making(self.identity, _count(operation, args)))
             if operation in {"sandbox.snapshot", "template.build"}:
-                await tenant.check_snapshots(self.identity)
+                name = args.get("name")
+                kept = tenant.keeping(self.identity, name if isinstance(name, str) else "")
+                await using.enter_async_context(kept)
             if operation == "sandbox.snapshot":
                 using.enter_context(tenant.branch_of(self.settings.branches))
             answer = await self._prepared(operation, args)

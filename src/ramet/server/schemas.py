@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ramet.models.events import Type
+
 
 class Asked(BaseModel):
     """A request's body. Types are not converted; fields that are not known are ignored, as forkd does."""
@@ -299,9 +301,7 @@ class Event(BaseModel):
 
     cursor: str
     time: float
-    type: Literal[
-        "created", "forked", "resumed", "adopted", "ended", "snapshot", "paused", "removed", "rebuilt", "gap"
-    ]
+    type: Type
     sandbox: str | None = None
     name: str | None = None
     parent: str | None = None
@@ -310,6 +310,7 @@ class Event(BaseModel):
     exit_code: int | None = None
     signal: str | None = None
     note: str | None = None
+    command: int | None = None
     missed: int | None = None
 
 

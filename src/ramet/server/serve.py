@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import resource
 import socket
 import ssl
 import sys
 from collections.abc import Iterator
+from types import FrameType
 
 import structlog
 import uvicorn
@@ -21,9 +23,9 @@ from ramet.models.limits import MACHINE, WATCHER, enforced_by
 from ramet.server.app import make_app
 from ramet.server.forkbox import Forkbox
 from ramet.server.guard import Audit, Guard
-from ramet.server.listening import protocol_of
+from ramet.server.listening import Patient, protocol_of
 from ramet.server.settings import Settings
-from ramet.server.sockets import listeners
+from ramet.server.sockets import BACKLOG, listeners
 from ramet.server.tenants import Tenants
 from ramet.server.tokens import Tokens
 
@@ -78,6 +80,20 @@ def _write_logs_as_json() -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    for name in ("asyncio", "uvicorn", "websockets"):
+        logging.getLogger(name).handlers = [_AsJson()]
+    # Its warnings are of what clients do wrong: anybody could fill a log with them.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+
+
+class _AsJson(logging.Handler):
+    """Has what libraries log be lines as our own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one."""
+        structlog.get_logger().log(
+            record.levelno, record.getMessage().strip(), logger=record.name, exc_info=record.exc_info
+        )
 
 
 async def _live(
@@ -90,11 +106,12 @@ async def _live(
         config = uvicorn.Config(
             guard,
             http=protocol_of(settings),
-            ws="websockets-sansio",
+            ws=Patient,
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # anybody on this machine could say them: the audit log has them apart
             timeout_graceful_shutdown=int(settings.stop_s),
             timeout_keep_alive=KEEP_ALIVE_S,
             ws_max_size=settings.body_max,
@@ -108,7 +125,7 @@ async def _live(
         for tenant in await tenants.standing():
             if await tenant.upgrade():
                 log.info("daemon upgraded", tenant=tenant.name)
-        server = _Server(config)
+        server = _Server(config, settings, guard.stopping)
         audit.heed_hangup(asyncio.get_running_loop())
         async with contextlib.AsyncExitStack() as using:
             if settings.forkbox_socket is not None:
@@ -127,6 +144,34 @@ async def _live(
 
 class _Server(uvicorn.Server):
     """uvicorn's, which would raise the signal again that ended it: this program ends with 0 then."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._stopping = stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. With TLS a client has no longer for its part of the handshake than for a head."""
+        await super().startup(sockets=[])
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def connection() -> asyncio.Protocol:
+            found: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return found
+
+        patience = self._settings.head_s if config.ssl else None
+        for one in sockets or ():
+            listening = await loop.create_server(
+                connection, sock=one, ssl=config.ssl, backlog=BACKLOG, ssl_handshake_timeout=patience
+            )
+            self.servers.append(listening)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End; who only waits for something is answered now."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -158,4 +203,7 @@ async def check_enforced(tenants: Tenants) -> None:
 
 def _shown(listener: socket.socket) -> str:
     address = listener.getsockname()
-    return address if isinstance(address, str) else f"{address[0]}:{address[1]}"
+    if isinstance(address, str):
+        return address
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -34,7 +34,7 @@ def sandbox(tenant: Tenant, info: SandboxInfo) -> dict[str, Any]:
         "id": info.id,
         "snapshot_tag": info.metadata.get(TAG) or tag_of(info.snapshot or ""),
         "netns": info.metadata.get(NETNS),
-        "guest_addr": tenant.guest_address(info.id),
+        "guest_addr": tenant.guests.address(info.id),
         "created_at_unix": int(info.created),
         "pid": info.pid or None,
         "memory_limit_mib": None if memory is None else int(memory) // MIB,
@@ -66,7 +66,7 @@ def page(tenant: Tenant, told: Iterable[dict[str, Any]]) -> bytes:
     """A list of sandboxes, each as the daemon told it, as JSON."""
     return tenant.rows.write(
         told,
-        lambda number: (tenant.branches.get(number, 0), tenant.guest_address(number)),
+        lambda number: (tenant.branches.get(number, 0), tenant.guests.address(number)),
         lambda one: encoded(sandbox(tenant, SandboxInfo.from_wire(one))),
     )
 

@@ -47,7 +47,7 @@ from ramet.models.sandboxes import (
 from ramet.native.locate import build_of, find_program
 from ramet.server import notes
 from ramet.server.faults import Refused
-from ramet.server.guests import Guest
+from ramet.server.guests import Guests
 from ramet.server.public import RESERVED, Public, is_in, shown_as
 from ramet.server.rows import Rows
 from ramet.server.settings import Settings
@@ -65,7 +65,9 @@ GOING_S = 30.0
 BOXES_MAX = 2000
 UNKNOWN = 1 << 40
 TOUCH_MIN_S, TOUCH_MAX_S = 0.3, 20.0
-ENV, TAG, NETNS, KEY = f"{OWN}env", f"{OWN}tag", f"{OWN}netns", f"{OWN}key"
+ENV, TAG, NETNS = f"{OWN}env", f"{OWN}tag", f"{OWN}netns"
+KEY, ASKED = f"{OWN}key", f"{OWN}asked"
+"""Of requests that may come twice: their key, what they asked, and the number of each child, as digests."""
 
 
 class Box:
@@ -132,11 +134,12 @@ class Tenant:
         """How many snapshots were taken of a sandbox, by its id."""
         self.branching = 0
         self.streams = 0
-        self.guests: dict[str, Guest] = {}
         self.turns: dict[str, asyncio.Lock] = {}
         """Of workspaces, by name."""
         self.made = 0
         """How many sandboxes are being made."""
+        self._kept_now: set[str] = set()
+        """The names of snapshots that are being taken."""
         self._most = UNKNOWN
         self._grown = 0
         """At most so many live: each that is made counts, and ends are looked at when it is too many."""
@@ -153,6 +156,7 @@ class Tenant:
                     os.mkdir(path, 0o700)
             self.client = AsyncClient(os.path.join(place, "run"), data_dir=self.store)
         self.rows = Rows(self.client)
+        self.guests = Guests(self.client, self._ids)
         os.makedirs(place, 0o700, exist_ok=True)
         self._removed_path = os.path.join(place, "removed.json")
         self._removed = set(notes.read(self._removed_path, []))
@@ -171,6 +175,9 @@ class Tenant:
         answer = await self.client.ask("sandbox.list", ListRequest.of(**chosen).to_wire())
         found: list[dict[str, Any]] = answer["sandboxes"]
         return found
+
+    async def _ids(self) -> set[str]:
+        return {one["id"] for one in await self.told()}
 
     async def find(self, sandbox: str, *, ended: bool = False) -> SandboxInfo:
         """The one of this id or name. Raises InvalidRequest with the code ``unknown_sandbox``."""
@@ -311,9 +318,7 @@ class Tenant:
 
     def forget(self, sandbox: str) -> None:
         """It has ended, or is not asked for any more."""
-        guest = self.guests.pop(sandbox, None)
-        if guest is not None:
-            guest.close()
+        self.guests.close(sandbox)
         self.client.forkables.pop(sandbox, None)
         box = self._boxes.pop(sandbox, None)
         if box is not None:
@@ -438,11 +443,6 @@ class Tenant:
         self.branches.pop(ended.id, None)
         return ended
 
-    def guest_address(self, sandbox: str) -> str:
-        """Where forkd's guest protocol is spoken for it; empty where nobody has asked for that."""
-        guest = self.guests.get(sandbox)
-        return "" if guest is None else guest.address
-
     # --- what bounds a tenant -----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
@@ -469,11 +469,24 @@ class Tenant:
         finally:
             self.made -= n
 
-    async def check_snapshots(self, identity: Identity) -> None:
-        """Room for one more snapshot. Raises Refused."""
-        if len(await self.snapshots()) >= identity.quota.snapshots:
+    @contextlib.asynccontextmanager
+    async def keeping(self, identity: Identity, name: str = "") -> AsyncIterator[None]:
+        """Room for one more snapshot, which is to have that name, if it is known. Raises Refused."""
+        found = {one.name for one in await self.snapshots()}
+        # Those that are being taken count, once: they are listed before their makers hear of them.
+        if len((found | self._kept_now) - {name}) >= identity.quota.snapshots:
             text = f"the tenant {self.name} has {identity.quota.snapshots} snapshots, and may have no more"
             raise Refused(429, "quota", text, hint="remove some")
+        self._kept_now.add(name)
+        try:
+            yield
+        finally:
+            self._kept_now.discard(name)
+
+    async def check_snapshots(self, identity: Identity) -> None:
+        """As `keeping`, for one that may be taken later."""
+        async with self.keeping(identity):
+            pass
 
     @contextlib.contextmanager
     def streaming(self, identity: Identity) -> Iterator[None]:
@@ -513,8 +526,7 @@ class Tenant:
         if known is not None:
             asked, future = known
             if asked != request:
-                raise Refused(409, "idempotency_key", "this key came with another request before",
-                              field="Idempotency-Key")  # fmt: skip
+                raise key_taken()
             return await asyncio.shield(future)
         task = asyncio.ensure_future(work())
         self.answers[key] = (request, task)
@@ -532,8 +544,7 @@ class Tenant:
 
     async def aclose(self) -> None:
         """Let go of everything. Sandboxes live on."""
-        for guest in self.guests.values():
-            guest.close()
+        self.guests.close_all()
         for box in self._boxes.values():
             box.close()
         self._boxes.clear()
@@ -618,6 +629,12 @@ class Tenants:
             await tenant.aclose()
         if self.public is not None:
             await self.public.aclose()
+
+
+def key_taken() -> Refused:
+    """The refusal of a key that stands for another request."""
+    text = "this key came with another request before"
+    return Refused(409, "idempotency_key", text, field="Idempotency-Key")
 
 
 # --- programs ---------------------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """A tenant that does as much at once as it may."""
 
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ramet.models.sandboxes import Snapshot
 from ramet.server.faults import Refused, response_of
 from ramet.server.settings import Settings
 from ramet.server.tenants import Tenant
-from ramet.server.tokens import NOBODY
+from ramet.server.tokens import NOBODY, Quota
 
 
 @pytest.fixture
@@ -27,6 +30,29 @@ def test_one_snapshot_too_many_at_once_is_told_to_come_again(tenant: Tenant) -> 
     with tenant.branch_of(1):
         assert tenant.branching == 1
     assert tenant.branching == 0
+
+
+async def test_snapshots_that_are_being_taken_count(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    who = dataclasses.replace(NOBODY, quota=Quota(snapshots=2))
+    listed: list[Snapshot] = []
+
+    async def snapshots() -> tuple[Snapshot, ...]:
+        return tuple(listed)
+
+    monkeypatch.setattr(tenant, "snapshots", snapshots)
+    async with tenant.keeping(who, "a"):
+        async with tenant.keeping(who, "b"):
+            with pytest.raises(Refused) as full:
+                async with tenant.keeping(who, "c"):
+                    pass
+            # It is listed while its maker still writes it.
+            listed.append(SimpleNamespace(name="b"))
+        async with tenant.keeping(who, "b"):  # in its own place
+            pass
+        with pytest.raises(Refused):
+            await tenant.check_snapshots(who)
+    assert full.value.status == 429
+    await tenant.check_snapshots(who)
 
 
 def test_room_for_a_stream_is_given_back_by_one_that_fails(tenant: Tenant) -> None:

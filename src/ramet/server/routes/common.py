@@ -11,7 +11,7 @@ from fastapi import Depends, Header, Request
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from ramet.errors import InvalidRequest
+from ramet.errors import InvalidRequest, WaitTimeout
 from ramet.server.encoding import encoded
 from ramet.server.faults import Refused
 from ramet.server.schemas import ErrorBody
@@ -118,18 +118,27 @@ class Json(Response):
         return encoded(content)
 
 
-async def heard(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes: nobody would hear of it, or end it."""
+async def heard(request: Request, work: Coroutine[Any, Any, T], *, waits: bool = False) -> T:
+    """The result of `work`, which is cancelled when the client goes: nobody would hear of it, or end it.
+
+    `waits`: it does nothing but that. Then it is cancelled also when the server is to end, and this raises
+    WaitTimeout.
+    """
     working, going = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    ends: list[asyncio.Future[Any]] = [working, going]
+    if waits:
+        ends.append(asyncio.ensure_future(request.app.state.stopping.wait()))
     try:
-        await asyncio.wait([working, going], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise Refused(GONE, "gone", "the client has gone")
+        if going.done():
+            raise Refused(GONE, "gone", "the client has gone")
+        raise WaitTimeout("wait_timeout", "the server ends")
     finally:
-        for one in (working, going):
+        for one in ends:
             one.cancel()
-        await asyncio.gather(working, going, return_exceptions=True)
+        await asyncio.gather(*ends, return_exceptions=True)
 
 
 async def _gone(request: Request) -> None:

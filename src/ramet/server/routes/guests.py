@@ -22,20 +22,15 @@ async def open_guest(sandbox_id: str, tenant: Asker, _who: Admin) -> Response:
     """Speak forkd's guest protocol for it at a port of the server's loopback, which asks for no token."""
     info = await tenant.find(sandbox_id)
     if info.id not in tenant.guests:
-        guest = await Guest.open(_Agent(tenant, info.id))
-        if (before := tenant.guests.setdefault(info.id, guest)) is not guest:
-            guest.close()
-            guest = before
-    return Json({"guest_addr": tenant.guest_address(info.id)}, 201)
+        tenant.guests.add(info.id, await Guest.open(_Agent(tenant, info.id)))
+    return Json({"guest_addr": tenant.guests.address(info.id)}, 201)
 
 
 @router.delete("/sandboxes/{sandbox_id}/guest", status_code=204)
 async def close_guest(sandbox_id: str, tenant: Asker) -> Response:
     """Stop that."""
-    guest = tenant.guests.pop(sandbox_id, None)
-    if guest is None:
+    if not tenant.guests.close((await tenant.known(sandbox_id)).id):
         raise InvalidRequest.of("sandbox", "has no guest port", code="not_found")
-    guest.close()
     return Response(status_code=204)
 
 
@@ -50,7 +45,8 @@ class _Agent:
         return await self._tenant.find(self._sandbox)
 
     async def run(self, args: list[Any], timeout: float) -> CommandResult:
-        return await (await self._tenant.commands(self._sandbox)).run(args, timeout=timeout)
+        async with self._tenant.kept(self._sandbox):
+            return await (await self._tenant.commands(self._sandbox)).run(args, timeout=timeout)
 
     async def code(self, code: str) -> Execution:
         async with self._tenant.kernel(self._sandbox) as held:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from ramet.client._async.client import PATIENCE_S
 from ramet.client._async.events import AsyncEvents
-from ramet.errors import RametError
+from ramet.errors import RametError, WaitTimeout
 from ramet.models.events import WAIT_MAX_S, EventsRequest
 from ramet.models.sandboxes import ListRequest
 from ramet.server import schemas
 from ramet.server.faults import body_of
 from ramet.server.following import ServerSent, Told
-from ramet.server.routes.common import ERRORS, Asker, Json, Who
+from ramet.server.routes.common import ERRORS, Asker, Json, Who, heard
+from ramet.server.tenants import Tenant
 
 router = APIRouter(prefix="/v1", responses=ERRORS, tags=["history"])
 STREAM = "text/event-stream"
@@ -28,6 +30,7 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 async def events(
     tenant: Asker,
     who: Who,
+    asked: Request,
     cursor: Annotated[
         str | None,
         Query(description="Where to go on, as the page or event before told it; `start`: all that is kept."),
@@ -46,13 +49,19 @@ async def events(
     request = EventsRequest.of(cursor=last or cursor, wait=wait, types=types, sandbox=sandbox)
     if STREAM not in (accept or ""):
         with tenant.streaming(who) if wait else contextlib.nullcontext():
-            patience = request.wait + PATIENCE_S
-            return Json(await tenant.client.ask("events", request.to_wire(), patience=patience))
+            try:
+                return Json(await heard(asked, _page(tenant, request), waits=True))
+            except WaitTimeout:
+                return Json(await _page(tenant, dataclasses.replace(request, wait=0.0)))
     # The place is taken before the answer begins: what happens from then on is in it.
     found = await AsyncEvents(request.cursor, types=types, sandbox=sandbox, client=tenant.client).start()
     using = contextlib.AsyncExitStack()
     using.enter_context(tenant.streaming(who))
     return ServerSent(_told(found), using)
+
+
+async def _page(tenant: Tenant, request: EventsRequest) -> dict[str, Any]:
+    return await tenant.client.ask("events", request.to_wire(), patience=request.wait + PATIENCE_S)
 
 
 async def _told(events: AsyncEvents) -> Told:

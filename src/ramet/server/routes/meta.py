@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 
 from ramet._version import __version__
 from ramet.errors import RametError
-from ramet.server.guard import Counts
+from ramet.server.guard import Guard
 from ramet.server.routes.common import ERRORS, Admin, Asker, How, Json, Who
 from ramet.server.tenants import Tenants
 
@@ -52,7 +52,8 @@ async def metrics(request: Request, _who: Admin, how: How) -> Response:
             snapshots += len(await tenant.snapshots())
         except RametError:
             rows.append(("ramet_tenant_up", "gauge", [(f'{{tenant="{tenant.name}"}}', 0)]))
-    counts: Counts = request.app.state.guard.counts
+    guard: Guard = request.app.state.guard
+    counts = guard.counts
     active = sum(one.branching for one in tenants.all())
     rows += [
         ("forkd_snapshots_total", "gauge", [("", snapshots)]),
@@ -64,6 +65,7 @@ async def metrics(request: Request, _who: Admin, how: How) -> Response:
         ("ramet_streams_active", "gauge", [("", sum(one.streams for one in tenants.all()))]),
         ("ramet_tenants", "gauge", [("", len(tenants.all()))]),
         ("ramet_draining", "gauge", [("", int(tenants.draining))]),
+        ("ramet_audit_lost_total", "counter", [("", guard.audit.lost)]),
         ("ramet_requests_total", "counter", [
             (f'{{method="{method}",status="{status}"}}', number)
             for (method, status), number in sorted(counts.requests.items())

@@ -63,7 +63,7 @@ async def get_process(
     try:
         with contextlib.suppress(WaitTimeout), tenant.streaming(who) if wait else contextlib.nullcontext():
             async with tenant.kept(sandbox_id):
-                result = await heard(request, command.wait(wait))
+                result = await heard(request, command.wait(wait), waits=True)
             return Json({"id": command.id, "pid": command.pid, "status": "ended", "result": result.to_dict()})
         return Json({"id": command.id, "pid": command.pid, "status": "running", "result": None})
     finally:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -28,10 +29,12 @@ from ramet.server.routes.asked import (
 from ramet.server.routes.common import ERRORS, Asker, How, Json, Key, Who, heard, text_of
 from ramet.server.settings import Settings
 from ramet.server.tenants import (
+    ASKED,
     KEY,
     NETNS,
     TAG,
     Tenant,
+    key_taken,
     noted_env,
     replace_env,
     user_metadata,
@@ -72,17 +75,19 @@ async def spawn(body: schemas.SpawnRequest, tenant: Asker, who: Who, how: How, k
     """Fork a snapshot or template `n` times, all or none; or make a fresh one with `command` or `kernel`."""
 
     async def work() -> list[dict[str, Any]]:
-        made = await _made_before(tenant, key)
-        if not made:
+        made = await asked.made_before(tenant)
+        # A server that was killed while it made them has left some of them out.
+        if left := {number: one for number, one in enumerate(children) if number not in made}:
             check_room(tenant)
             if body.keep_on:
                 await tenant.check_snapshots(who)
-            async with tenant.making(who, len(children)):
-                made = await _spawn(body, children, tenant, who, how, key)
-        return [shown.sandbox(tenant, one) for one in made]
+            async with tenant.making(who, len(left)):
+                made |= await _spawn(body, left, tenant, who, how, asked)
+        return [shown.sandbox(tenant, one) for _, one in sorted(made.items())]
 
     children = check_spawn(body)
-    told = await tenant.once(key, "spawn" + text_of(body.model_dump()), work)
+    asked = _Asked(key, "spawn" + text_of(body.model_dump()))
+    told = await tenant.once(key, asked.text, work)
     return Json(told, 201)
 
 
@@ -92,53 +97,67 @@ def check_room(tenant: Tenant) -> None:
         raise Refused(503, "draining", "this server takes no more sandboxes", retry_after=30)
 
 
-async def _made_before(tenant: Tenant, key: str | None) -> Sequence[SandboxInfo]:
-    """What a server before this one made for the same key."""
-    if key is None:
-        return ()
-    return await tenant.all(metadata={KEY: _digest(key)})
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request for sandboxes, and its key if it may come twice."""
+
+    key: str | None
+    text: str
+
+    async def made_before(self, tenant: Tenant) -> dict[int, SandboxInfo]:
+        """What a server before this one made for it, by number. Raises Refused if it was another request."""
+        made: dict[int, SandboxInfo] = {}
+        if self.key is None:
+            return made
+        for one in await tenant.all(metadata={KEY: _digest(self.key)}):
+            asked, _, number = one.metadata.get(ASKED, "").partition(".")
+            if asked != _digest(self.text):
+                raise key_taken()
+            made[int(number)] = one
+        return made
+
+    def noted(self, number: int, tag: str, netns: str | None) -> dict[str, str]:
+        """What the server notes of the child of this number."""
+        noted = {TAG: tag}
+        if self.key is not None:
+            noted |= {KEY: _digest(self.key), ASKED: f"{_digest(self.text)}.{number}"}
+        if netns is not None:
+            noted[NETNS] = netns
+        return noted
 
 
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
-
-
-def _own(key: str | None, tag: str, netns: str | None) -> dict[str, str]:
-    noted = {TAG: tag}
-    if key is not None:
-        noted[KEY] = _digest(key)
-    if netns is not None:
-        noted[NETNS] = netns
-    return noted
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 async def _spawn(
     body: schemas.SpawnRequest,
-    children: Sequence[schemas.ChildRequest],
+    children: Mapping[int, schemas.ChildRequest],
     tenant: Tenant,
     who: Identity,
     how: Settings,
-    key: str | None,
-) -> list[SandboxInfo]:
+    asked: _Asked,
+) -> dict[int, SandboxInfo]:
     ttl = how.ttl if body.ttl is None else body.ttl
     if body.snapshot_tag is None:
-        return [await _fresh(body, children[0], tenant, who, how, _own(key, "", None), ttl)]
+        return {0: await _fresh(body, children[0], tenant, who, how, asked.noted(0, "", None), ttl)}
+    each = children.values()
     tag = check_name(body.snapshot_tag, "snapshot_tag")
     source = await tenant.source(tag)
     try:
         made = await sandboxes.fork(
             snapshot=source,
             n=len(children),
-            env=[one.env for one in children],
-            seed=[one.seed for one in children],
-            limits=[memory_of(one.limits, body.memory_limit_mib) for one in children],
+            env=[one.env for one in each],
+            seed=[one.seed for one in each],
+            limits=[memory_of(one.limits, body.memory_limit_mib) for one in each],
             metadata=[
                 user_metadata(one.metadata)
-                | _own(key, tag, f"ramet-child-{number}" if body.per_child_netns else None)
+                | asked.noted(number, tag, f"ramet-child-{number + 1}" if body.per_child_netns else None)
                 | replace_env(one.env)
-                for number, one in enumerate(children, 1)
+                for number, one in children.items()
             ],
-            names=names_of(children),
+            names=names_of([*each]),
             timeout=body.timeout,
             detach=True,
             ttl=ttl,
@@ -148,7 +167,7 @@ async def _spawn(
     except ForkError as error:
         await _end_all(tenant, error.sandboxes)
         raise
-    return [tenant.take(one) for one in made]
+    return {number: tenant.take(one) for number, one in zip(children, made, strict=True)}
 
 
 async def _end_all(tenant: Tenant, made: Sequence[AsyncSandbox]) -> None:
@@ -212,19 +231,19 @@ async def fork(
     """Fork it as it runs. All children are of one instant; what befell single ones is told by number."""
 
     async def work() -> dict[str, Any]:
-        before = await _made_before(tenant, key)
-        if before:
-            rows = [{"number": n, "sandbox": shown.sandbox(tenant, one)} for n, one in enumerate(before)]
-            return {"children": rows, "pause_ms": before[0].pause_ms}
+        if before := await asked.made_before(tenant):
+            made = {number: shown.sandbox(tenant, one) for number, one in before.items()}
+            return _told(made, dict.fromkeys(set(range(len(children))) - made.keys(), _unfinished()))
         check_room(tenant)
         if body.keep_on:
             await tenant.check_snapshots(who)
         async with tenant.making(who, len(children)):
-            return await _fork(sandbox_id, body, children, tenant, how, key)
+            return await _fork(sandbox_id, body, children, tenant, how, asked)
 
     check_heeded(body)
     children = children_of(body)
-    told = await tenant.once(key, f"fork {sandbox_id} {text_of(body.model_dump())}", work)
+    asked = _Asked(key, f"fork {sandbox_id} {text_of(body.model_dump())}")
+    told = await tenant.once(key, asked.text, work)
     return Json(told, 201)
 
 
@@ -234,7 +253,7 @@ async def _fork(
     children: Sequence[schemas.ChildRequest],
     tenant: Tenant,
     how: Settings,
-    key: str | None,
+    asked: _Asked,
 ) -> dict[str, Any]:
     parent = await tenant.find(sandbox_id)
     tag = parent.metadata.get(TAG) or tag_of(parent.snapshot or "")
@@ -251,9 +270,9 @@ async def _fork(
             limits=[one.limits for one in children],
             metadata=[
                 user_metadata(one.metadata)
-                | _own(key, tag, parent.metadata.get(NETNS))
+                | asked.noted(number, tag, parent.metadata.get(NETNS))
                 | replace_env(inherited | (one.env or {}))
-                for one in children
+                for number, one in enumerate(children)
             ],
             names=names_of(children),
             timeout=body.timeout,
@@ -269,15 +288,21 @@ async def _fork(
         if body.on_error == "end" or not made:
             await _end_all(tenant, made)
             raise
-    living = iter([tenant.take(one) for one in made])
-    rows: list[dict[str, Any]] = []
-    for number in range(len(children)):
-        if number in errors:
-            rows.append({"number": number, "error": body_of(errors[number])})
-        else:
-            rows.append({"number": number, "sandbox": shown.sandbox(tenant, next(living))})
-    pause = next((row["sandbox"]["pause_ms"] for row in rows if "sandbox" in row), None)
-    return {"children": rows, "pause_ms": pause}
+    numbers = [number for number in range(len(children)) if number not in errors]
+    living = [shown.sandbox(tenant, tenant.take(one)) for one in made]
+    return _told(dict(zip(numbers, living, strict=True)), errors)
+
+
+def _told(made: Mapping[int, dict[str, Any]], errors: Mapping[int, RametError]) -> dict[str, Any]:
+    """What became of each child of a fork."""
+    rows: list[dict[str, Any]] = [{"number": number, "sandbox": one} for number, one in made.items()]
+    rows += [{"number": number, "error": body_of(error)} for number, error in errors.items()]
+    rows.sort(key=lambda row: row["number"])
+    return {"children": rows, "pause_ms": next((one["pause_ms"] for one in made.values()), None)}
+
+
+def _unfinished() -> RametError:
+    return RametError("unfinished", "the server ended while it was made", hint="fork again, with another key")
 
 
 # --- what runs in it --------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ async def create_snapshot(body: schemas.SnapshotRequest, tenant: Asker, who: Adm
     root = _checked_machine(body, who, how)
     if any(one.name == name for one in await tenant.snapshots()) or name in BUILT_IN:
         raise InvalidRequest.of("tag", f"there is a snapshot {name!r} already")
-    async with tenant.making(who, 1):
+    check_room(tenant)
+    async with tenant.keeping(who, name), tenant.making(who, 1):
         sandbox = AsyncSandbox(command=body.command or FOREVER, root=root, client=tenant.client)
         async with sandbox:
             await asyncio.sleep(body.boot_wait_secs if body.command is not None else 0)
@@ -197,9 +198,8 @@ async def _copy(tenant: Tenant, who: Identity, how: Settings, source: Snapshot, 
     if check_name(to, "to") in taken | set(BUILT_IN):
         raise InvalidRequest.of("to", f"there is a snapshot {to!r} already", code="name_taken")
     await tenant.check_free(to, "to")
-    await tenant.check_snapshots(who)
     check_room(tenant)
-    async with tenant.making(who, 1):
+    async with tenant.keeping(who, to), tenant.making(who, 1):
         (forked,) = await sandboxes.fork(snapshot=await tenant.source(source.name), client=tenant.client)
         async with forked:
             with tenant.branch_of(how.branches):
@@ -234,13 +234,13 @@ async def branch(
 
     async def work() -> tuple[int, dict[str, Any]]:
         await tenant.check_free(tag)
-        await tenant.check_snapshots(who)
-        with tenant.branch_of(how.branches):
-            began = time.monotonic()
-            taken = Snapshot.from_wire(
-                await tenant.client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
-            )
-            took_ms = (time.monotonic() - began) * 1e3
+        async with tenant.keeping(who, tag):
+            with tenant.branch_of(how.branches):
+                began = time.monotonic()
+                taken = Snapshot.from_wire(
+                    await tenant.client.ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
+                )
+                took_ms = (time.monotonic() - began) * 1e3
         tenant.branches[info.id] = tenant.branches.get(info.id, 0) + 1
         told = shown.snapshot(taken)
         if mode == "diff" or body.measure_diff:

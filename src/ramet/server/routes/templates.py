@@ -17,6 +17,7 @@ from ramet.server.faults import Refused
 from ramet.server.public import read_only, tag_of
 from ramet.server.routes.asked import check_heeded
 from ramet.server.routes.common import ERRORS, Admin, Asker, Json, Who, heard
+from ramet.server.routes.sandboxes import check_room
 from ramet.server.tenants import Tenant, Tenants
 
 router = APIRouter(prefix="/v1/templates", responses=ERRORS, tags=["templates"])
@@ -52,13 +53,13 @@ async def build_template(
     """Build one, or find it built of the same inputs; answer when it is there."""
     check_heeded(body)
     await tenant.check_free(body.name, "name")
-    await tenant.check_snapshots(who)
     if body.pip and not who.may("admin"):
         # A requirement may be a path of the host, or an address that only the host reaches.
         raise Refused(
             403, "forbidden", "packages are fetched by the host: this needs the scope admin", field="pip"
         )
-    async with tenant.making(who, 1):
+    check_room(tenant)
+    async with tenant.keeping(who, body.name), tenant.making(who, 1):
         building = all_templates.build(
             body.name,
             None if body.from_ is None else await tenant.source(check_name(body.from_, "from_")),

@@ -136,12 +136,12 @@ async def suspend(name: str, _body: schemas.SuspendRequest, tenant: Asker, who: 
         one = _now(tenant.workspaces.get(name), await _living(tenant))
         if one.live_sandbox_id is None:
             raise InvalidRequest.of("name", f"the workspace {name!r} is {one.status}", code="not_running")
-        if one.current_state_tag is None:  # else the new state takes the place of the old one
-            await tenant.check_snapshots(who)
         tag = f"ws-{name}-state"[:51] + f"-{int(time.time() * 1000) % 10**10:x}"
-        with tenant.branch_of(how.branches):
-            request = Taking.of(one.live_sandbox_id, tag)
-            await tenant.client.ask("sandbox.snapshot", request.to_wire(), patience=120.0)
+        # The new state takes the place of the old one.
+        async with tenant.keeping(who, one.current_state_tag or tag):
+            with tenant.branch_of(how.branches):
+                request = Taking.of(one.live_sandbox_id, tag)
+                await tenant.client.ask("sandbox.snapshot", request.to_wire(), patience=120.0)
         after = dataclasses.replace(
             one, status="suspended", current_state_tag=tag, live_sandbox_id=None,
             last_active_unix=int(time.time()),
