@@ -224,7 +224,7 @@ def test_files_that_are_open_in_both_are_carried_as_often_as_there_are_forks():
     "io" not in [name.replace("blkio", "io") for name, _ in PLACE.parents] or not disks(),
     reason="no cgroup that controls disks, or no disk",
 )
-def test_what_is_read_from_a_disk_is_bounded():
+def test_what_is_read_from_a_disk_is_bounded(rooted):
     """Of this machine's file system, or of the one that scripts/test-cgroup2 puts on a disk."""
     disk = os.environ.get("RAMET_TEST_DISK")
     source = f"""
@@ -239,7 +239,7 @@ print(read / (time.monotonic() - begun))
 
     def read(**limits):
         words, tools = ["python3", "-S", "-c", source], [disk] if disk else []
-        with ramet.Sandbox(command=words, tools=tools, limits=limits, timeout=50) as sandbox:
+        with ramet.Sandbox(command=words, tools=tools, limits=limits, timeout=50, client=rooted) as sandbox:
             return sandbox.wait(timeout=50)
 
     result = read(io="2M")
