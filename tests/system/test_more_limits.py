@@ -311,13 +311,14 @@ def test_what_doctor_says_of_cgroups_is_what_a_core_gets():
     held = ramet.run("true").enforced_by
     controllers = [name for name in ("memory", "cpu", "pids") if name in dict(PLACE.parents)]
     if controllers:
-        assert f"version {PLACE.version}" in check.detail
+        assert check.detail.startswith(f"cgroup v{PLACE.version} holds")
         assert check.status == ("pass" if len(controllers) == 3 or PLACE.version == 1 else "warn"), check
         assert held["memory"] == f"cgroup v{PLACE.version}"
         assert (held["cpus"] == held["memory"]) == ("cpu" in controllers)
+        assert (held["io"] == held["memory"]) == ("io is refused" not in check.detail)
     else:
-        assert (check.status, held["memory"]) == ("warn", WATCHER)
-        assert WATCHER.partition(" ")[2] in check.detail
+        assert (check.status, held["memory"], held["io"]) == ("warn", WATCHER, "machine")
+        assert "core's watcher holds memory; io" in check.detail
 
 
 # --- without cgroups, whoever runs this -------------------------------------------------------------------
