@@ -37,6 +37,10 @@
 #define COST_SHARE 5
 #define FDS_PER_LOOK 16384
 #define FILES_SEEN 4096 /* a power of two */
+/* One that was killed and is still there with its memory stands at its end, held by its tracer (PTRACE_O_TRACEEXIT of
+ * ptrace(2)), and no further signal reaches it: the tracer goes. */
+#define KILLED_KEPT 64
+#define TRACERS_DEEP 64
 
 struct process {
   int pid;
@@ -54,7 +58,8 @@ static uint64_t limit, peak, kills, last, next_at, interval;
 static unsigned processors = 1;
 static dev_t memory_files; /* the file system of memory files that have no name */
 static uint64_t files_seen[FILES_SEEN];
-static int fds_left;
+static int fds_left, killed[KILLED_KEPT];
+static unsigned killed_next;
 static bool own_shm, keeps, stands_still;
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
@@ -250,6 +255,37 @@ largest_of(const struct measure *measure)
   return largest;
 }
 
+static bool
+was_killed(int pid)
+{
+  for (int i = 0; i < KILLED_KEPT; i++)
+    if (killed[i] == pid)
+      return true;
+  return false;
+}
+
+/* And who traces them: killed alone, a tracer can be held as well. */
+static void
+kill_tracers(int pid)
+{
+  int threads[PROCFS_THREADS_MAX], count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
+
+  for (int i = 0; i < count; i++)
+    for (int depth = 0, tid = threads[i]; depth < TRACERS_DEEP && (tid = procfs_tracer(tid)) > 1; depth++)
+      kills += kill(tid, SIGKILL) == 0;
+}
+
+static void
+kill_one(int pid)
+{
+  if (was_killed(pid)) {
+    kill_tracers(pid);
+    return;
+  }
+  kills += kill(pid, SIGKILL) == 0;
+  killed[killed_next++ % KILLED_KEPT] = pid;
+}
+
 /* Who takes most, and so on until what they had makes up for the excess: what is freed is no more than that, as others
  * may share it. Nobody while one that was killed has not gone yet. */
 static void
@@ -260,7 +296,7 @@ kill_excess(const struct measure *measure, uint64_t used)
   if (used <= limit || somebody_exits(measure))
     return;
   while (used > limit && (largest = largest_of(measure))) {
-    kills += kill(largest->pid, SIGKILL) == 0;
+    kill_one(largest->pid);
     used -= largest->bytes < used ? largest->bytes : used;
     largest->bytes = 0;
   }

@@ -357,6 +357,40 @@ print(result.reason, result.limit, result.enforced_by["memory"])
     assert out.decode() == "oom memory core watcher\n", err
 
 
+HELD = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+TRACEME, CONT, SETOPTIONS, TRACEEXIT, EXITS = 0, 7, 0x4200, 0x40, 5 | 6 << 8
+while True:
+    if (pid := os.fork()) == 0:
+        libc.ptrace(TRACEME, 0, 0, 0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        held = []
+        while True: held.append(bytes(b"x") * (1 << 20))
+    os.waitpid(pid, 0)
+    libc.ptrace(SETOPTIONS, pid, 0, TRACEEXIT)
+    libc.ptrace(CONT, pid, 0, 0)
+    while (status := os.waitpid(pid, 0)[1]) >> 8 != EXITS:
+        if not os.WIFSTOPPED(status): break
+        libc.ptrace(CONT, pid, 0, os.WSTOPSIG(status) if os.WSTOPSIG(status) != signal.SIGSTOP else 0)
+"""
+
+
+def test_one_who_holds_what_the_watcher_killed_at_its_end_goes_with_it(own):
+    words = ["python3", "-S", "-c", HELD]
+    program = own.program(
+        f"""
+import ramet
+result = ramet.run({words!r}, limits={{"memory": "64M"}}, timeout=30)
+print(result.reason, result.limit, result.enforced_by["memory"])
+""",
+        RAMET_CGROUPS="none",
+    )
+    out, err = program.communicate(timeout=50)
+    assert out.decode() == "oom memory core watcher\n", err
+
+
 def test_without_cgroups_the_watcher_and_init_hold_what_they_say(own):
     program = own.program(
         """
