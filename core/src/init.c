@@ -40,6 +40,7 @@
 #include "nudge.h"
 #include "ports.h"
 #include "proc_masks.h"
+#include "quotas.h"
 #include "rootfs.h"
 #include "syscalls.h"
 #include "time_watch.h"
@@ -97,35 +98,6 @@ take_ids(struct err *err)
   /* Only now: while core writes the id maps, /proc/PID has to belong to it. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
     return err_step(err, RAMET_STEP_INIT_IDS, "prctl: %s", strerror(errno));
-  return 0;
-}
-
-/* Kernel quotas of which each sandbox's user counts against those of core's user as well, so that one of them could take
- * all: user_namespaces(7). This is one sandbox's share. */
-static const struct {
-  const char *host, *own;
-} shared_quotas[] = {
-    {"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/user/max_inotify_instances"},
-    {"/proc/sys/fs/inotify/max_user_watches", "/proc/sys/user/max_inotify_watches"},
-};
-#define QUOTA_SHARE 4
-
-static int
-bound_quotas(struct err *err)
-{
-  char text[24];
-
-  for (size_t i = 0; i < sizeof shared_quotas / sizeof shared_quotas[0]; i++) {
-    cleanup_fd int host = open(shared_quotas[i].host, O_RDONLY | O_CLOEXEC);
-    cleanup_fd int own = open(shared_quotas[i].own, O_WRONLY | O_CLOEXEC);
-    if (host < 0 || (own < 0 && errno == ENOENT)) /* a kernel without inotify */
-      continue;
-    ssize_t length = read(host, text, sizeof text - 1);
-    text[length > 0 ? length : 0] = 0;
-    length = snprintf(text, sizeof text, "%lu", strtoul(text, NULL, 10) / QUOTA_SHARE);
-    if (own < 0 || write(own, text, (size_t)length) != length)
-      return err_step(err, RAMET_STEP_INIT_PROTECT, "%s: %s", shared_quotas[i].own, strerror(errno));
-  }
   return 0;
 }
 
@@ -252,8 +224,8 @@ mount_dev(int root, struct err *err)
 static int
 prepare(struct err *err)
 {
-  if (protect_self(err) < 0 || take_ids(err) < 0 || bound_quotas(err) < 0 || own_cgroups(err) < 0 ||
-      own_network(err) < 0 || raise_loopback(err) < 0)
+  if (protect_self(err) < 0 || take_ids(err) < 0 || quotas_bound_one(RAMET_STEP_INIT_PROTECT, err) < 0 ||
+      own_cgroups(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0)
     return -1;
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)

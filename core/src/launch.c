@@ -17,6 +17,7 @@
 #include "cgroups.h"
 #include "launch.h"
 #include "log.h"
+#include "quotas.h"
 #include "serve.h"
 #include "syscalls.h"
 
@@ -194,6 +195,7 @@ launch(const struct serve_options *options, char **argv)
     return report(options, &err);
   if (fault_here(RAMET_STEP_CLONE_CORE, &err) < 0)
     return report(options, &err);
+  quotas_lower();
   long pid = sys_clone(NAMESPACES | CLONE_PARENT, NULL);
   if (pid == 0)
     core_stage(options, argv, go, ready);

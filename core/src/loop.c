@@ -2,13 +2,16 @@
 #define _GNU_SOURCE
 #include "loop.h"
 
+#include <poll.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <time.h>
 
 #define EVENTS_AT_ONCE 64
+#define POLLED_AT_ONCE 256
 
 static int epoll = -1;
 static int timer = -1;
@@ -25,13 +28,25 @@ static uint64_t awake_until;
 #define AHEAD_MAX_NS 4000000u
 static uint64_t ahead_ns = 1000000u;
 
-uint64_t
-loop_now(void)
+static uint64_t
+read_clock(clockid_t clock)
 {
   struct timespec now;
 
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t
+loop_now(void)
+{
+  return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t
+loop_spent(void)
+{
+  return read_clock(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* ---- deadlines: a binary heap, earliest first ----------------------------------------------------------------- */
@@ -195,29 +210,128 @@ loop_setup(struct err *err)
   return 0;
 }
 
-int
-loop_add(int fd, struct watch *watch, uint32_t events)
+/* What epoll had no room for: its watches are counted for the user outside (fs.epoll.max_user_watches), so one guest
+ * can take all. These are polled, and moved to epoll as soon as it takes them. */
+static struct polled {
+  int fd;
+  struct watch *watch;
+  uint32_t events;
+} *polled;
+static struct pollfd *polled_fds; /* one more: epoll's own */
+static int polled_count, polled_capacity;
+
+static struct epoll_event pending[EVENTS_AT_ONCE + POLLED_AT_ONCE];
+static int pending_count, pending_at;
+
+static int
+grow_polled(void)
+{
+  int capacity = polled_capacity ? polled_capacity * 2 : 16;
+  struct polled *grown = realloc(polled, sizeof *polled * (size_t)capacity);
+
+  if (!grown)
+    return -1;
+  polled = grown;
+  struct pollfd *fds = realloc(polled_fds, sizeof *fds * (size_t)(capacity + 1));
+  if (!fds)
+    return -1;
+  polled_fds = fds;
+  polled_capacity = capacity;
+  return 0;
+}
+
+static int
+take_polled(int fd, struct watch *watch, uint32_t events)
+{
+  if (polled_count == polled_capacity && grow_polled() < 0)
+    return -1;
+  polled[polled_count++] = (struct polled){fd, watch, events};
+  return 0;
+}
+
+static struct polled *
+find_polled(int fd)
+{
+  for (int i = 0; i < polled_count; i++)
+    if (polled[i].fd == fd)
+      return &polled[i];
+  return NULL;
+}
+
+static int
+add_to_epoll(int fd, struct watch *watch, uint32_t events)
 {
   struct epoll_event event = {.events = events, .data.ptr = watch};
 
   return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
+static void
+move_polled(void)
+{
+  while (polled_count > 0) {
+    const struct polled *last = &polled[polled_count - 1];
+    if (add_to_epoll(last->fd, last->watch, last->events) < 0)
+      return;
+    polled_count--;
+  }
+}
+
+/* Adds those that are ready to what epoll told; waits for both if neither has anything. */
+static void
+poll_both(int timeout)
+{
+  static int first; /* where more are ready than fit, others go first each time */
+  int taken = 0;
+
+  polled_fds[polled_count] = (struct pollfd){.fd = epoll, .events = POLLIN};
+  for (int i = 0; i < polled_count; i++)
+    polled_fds[i] = (struct pollfd){.fd = polled[i].fd, .events = (short)polled[i].events};
+  if (poll(polled_fds, (nfds_t)polled_count + 1, pending_count > 0 ? 0 : timeout) <= 0)
+    return;
+  if (polled_fds[polled_count].revents && pending_count == 0)
+    pending_count = epoll_wait(epoll, pending, EVENTS_AT_ONCE, 0);
+  pending_count = pending_count < 0 ? 0 : pending_count;
+  for (int i = 0; i < polled_count && taken < POLLED_AT_ONCE; i++) {
+    int next = (first + i) % polled_count;
+    if (!polled_fds[next].revents)
+      continue;
+    pending[pending_count++] =
+        (struct epoll_event){.events = (uint16_t)polled_fds[next].revents, .data.ptr = polled[next].watch};
+    taken++;
+  }
+  first = (first + taken) % polled_count;
+}
+
+int
+loop_add(int fd, struct watch *watch, uint32_t events)
+{
+  int result = add_to_epoll(fd, watch, events);
+
+  return result < 0 && errno == ENOSPC ? take_polled(fd, watch, events) : result;
+}
+
 void
 loop_change(int fd, struct watch *watch, uint32_t events)
 {
   struct epoll_event event = {.events = events, .data.ptr = watch};
+  struct polled *one = find_polled(fd);
 
-  epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event);
+  if (one)
+    one->events = events;
+  else
+    epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event);
 }
-
-static struct epoll_event pending[EVENTS_AT_ONCE];
-static int pending_count, pending_at;
 
 void
 loop_remove(int fd, struct watch *watch)
 {
-  epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+  struct polled *one = find_polled(fd);
+
+  if (one)
+    *one = polled[--polled_count];
+  else
+    epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
   for (int i = pending_at; i < pending_count; i++)
     if (pending[i].data.ptr == watch)
       pending[i].data.ptr = NULL;
@@ -235,9 +349,13 @@ loop_run(bool (*idle)(void))
   bool busy = true;
 
   while (!stopping) {
-    pending_count = epoll_wait(epoll, pending, EVENTS_AT_ONCE, busy || near ? 0 : -1);
+    int timeout = busy || near ? 0 : -1;
+    pending_count = epoll_wait(epoll, pending, EVENTS_AT_ONCE, polled_count ? 0 : timeout);
     if (pending_count < 0 && errno != EINTR)
       _exit(EXIT_DEFECT);
+    move_polled();
+    if (polled_count)
+      poll_both(timeout);
     for (pending_at = 0; pending_at < pending_count; pending_at++) {
       struct watch *watch = pending[pending_at].data.ptr;
       if (watch)

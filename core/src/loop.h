@@ -24,6 +24,8 @@ void loop_change(int fd, struct watch *watch, uint32_t events);
 void loop_remove(int fd, struct watch *watch);
 
 uint64_t loop_now(void);
+/* What this thread has run, in nanoseconds. */
+uint64_t loop_spent(void);
 void deadline_set(struct deadline *deadline, uint64_t at);
 void deadline_clear(struct deadline *deadline);
 

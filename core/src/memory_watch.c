@@ -32,10 +32,15 @@
 #define CALM_NS 150000000u
 /* What is frozen for good is captured and ended by others, in less than this. */
 #define FROZEN_NS 12000000000u
-/* A look is at most this part of the time until the next: many processes cost their own sandbox, not the machine. */
+/* What a look has run is at most this part of the time until the next: many processes cost their own sandbox, not the
+ * machine. Not how long it took: on a full machine it waits for a processor, and hogs would have that time five times. */
 #define COST_SHARE 5
 #define FDS_PER_LOOK 16384
 #define FILES_SEEN 4096 /* a power of two */
+/* One that was killed and is still there with its memory stands at its end, held by its tracer (PTRACE_O_TRACEEXIT of
+ * ptrace(2)), and no further signal reaches it: the tracer goes. */
+#define KILLED_KEPT 64
+#define TRACERS_DEEP 64
 
 struct process {
   int pid;
@@ -53,7 +58,8 @@ static uint64_t limit, peak, kills, last, next_at, interval;
 static unsigned processors = 1;
 static dev_t memory_files; /* the file system of memory files that have no name */
 static uint64_t files_seen[FILES_SEEN];
-static int fds_left;
+static int fds_left, killed[KILLED_KEPT];
+static unsigned killed_next;
 static bool own_shm, keeps, stands_still;
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
@@ -229,19 +235,71 @@ measure_tree(struct measure *measure, bool exact)
 
 /* ---- acting --------------------------------------------------------------------------------------------------- */
 
-/* Who takes most; nobody while one that was killed has not gone yet. */
-static const struct process *
-choose(const struct measure *measure)
+static bool
+somebody_exits(const struct measure *measure)
 {
-  const struct process *largest = NULL;
-
-  for (int i = 0; i < measure->count; i++) {
+  for (int i = 0; i < measure->count; i++)
     if (procfs_exiting(measure->processes[i].pid))
-      return NULL;
-    if (!largest || measure->processes[i].bytes > largest->bytes)
+      return true;
+  return false;
+}
+
+static struct process *
+largest_of(const struct measure *measure)
+{
+  struct process *largest = NULL;
+
+  for (int i = 0; i < measure->count; i++)
+    if (measure->processes[i].bytes > 0 && (!largest || measure->processes[i].bytes > largest->bytes))
       largest = &measure->processes[i];
-  }
   return largest;
+}
+
+static bool
+was_killed(int pid)
+{
+  for (int i = 0; i < KILLED_KEPT; i++)
+    if (killed[i] == pid)
+      return true;
+  return false;
+}
+
+/* And who traces them: killed alone, a tracer can be held as well. */
+static void
+kill_tracers(int pid)
+{
+  int threads[PROCFS_THREADS_MAX], count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
+
+  for (int i = 0; i < count; i++)
+    for (int depth = 0, tid = threads[i]; depth < TRACERS_DEEP && (tid = procfs_tracer(tid)) > 1; depth++)
+      kills += kill(tid, SIGKILL) == 0;
+}
+
+static void
+kill_one(int pid)
+{
+  if (was_killed(pid)) {
+    kill_tracers(pid);
+    return;
+  }
+  kills += kill(pid, SIGKILL) == 0;
+  killed[killed_next++ % KILLED_KEPT] = pid;
+}
+
+/* Who takes most, and so on until what they had makes up for the excess: what is freed is no more than that, as others
+ * may share it. Nobody while one that was killed has not gone yet. */
+static void
+kill_excess(const struct measure *measure, uint64_t used)
+{
+  struct process *largest;
+
+  if (used <= limit || somebody_exits(measure))
+    return;
+  while (used > limit && (largest = largest_of(measure))) {
+    kill_one(largest->pid);
+    used -= largest->bytes < used ? largest->bytes : used;
+    largest->bytes = 0;
+  }
 }
 
 static bool
@@ -261,9 +319,7 @@ kill_largest(const struct measure *before)
   struct measure frozen = {0};
 
   kill(-1, SIGSTOP);
-  const struct process *largest = measure_tree(&frozen, true) > limit ? choose(&frozen) : NULL;
-  if (largest && kill(largest->pid, SIGKILL) == 0)
-    kills++;
+  kill_excess(&frozen, measure_tree(&frozen, true));
   for (int i = 0; i < frozen.count; i++)
     if (!was_stopped(before, frozen.processes[i].pid))
       kill(frozen.processes[i].pid, SIGCONT);
@@ -300,17 +356,19 @@ bounded(uint64_t value, uint64_t lowest, uint64_t highest)
   return value < lowest ? lowest : value > highest ? highest : value;
 }
 
+/* `cost`: what this look has run. */
 static void
-plan_next(uint64_t used, uint64_t began)
+plan_next(uint64_t used, uint64_t cost)
 {
-  uint64_t left = used < limit ? limit - used : 0, ended = loop_now();
+  uint64_t left = used < limit ? limit - used : 0;
   uint64_t in_time =
       bounded((uint64_t)((double)left / ((double)FILL_RATE * processors) * 1e9), SOONEST_NS, LATEST_NS);
 
-  interval = used <= last + last / 64 ? interval * 2 : in_time;
+  interval = left && used <= last + last / 64 ? interval * 2 : in_time;
   interval = bounded(interval, in_time, in_time > CALM_NS ? in_time : CALM_NS);
   last = used;
-  next_at = ended + bounded(interval, (ended - began) * COST_SHARE, UINT64_MAX);
+  /* As long as there is too much, half of the time is for looking. */
+  next_at = loop_now() + bounded(interval, left ? cost * COST_SHARE : cost, UINT64_MAX);
 }
 
 static void
@@ -335,7 +393,7 @@ memory_watch_start(uint64_t bytes, bool shm, bool keep)
   keeps = keep;
   last = 0;
   if (limit)
-    plan_next(0, loop_now());
+    plan_next(0, 0);
 }
 
 int
@@ -358,11 +416,10 @@ end_frozen(void)
 bool
 memory_watch_look(int *stopped_before)
 {
-  uint64_t began = limit ? loop_now() : 0;
   struct measure measure = {0};
   bool now_frozen = false;
 
-  if (!limit || began < next_at)
+  if (!limit || loop_now() < next_at)
     return false;
   if (stands_still) {
     end_frozen();
@@ -370,7 +427,7 @@ memory_watch_look(int *stopped_before)
   }
   if (!memory_files)
     find_memory_files();
-  uint64_t used = measure_tree(&measure, false);
+  uint64_t spent = loop_spent(), used = measure_tree(&measure, false);
   if (used > limit)
     used = measure_tree(&measure, true);
   if (used > peak)
@@ -381,7 +438,7 @@ memory_watch_look(int *stopped_before)
     kill_largest(&measure);
   free(measure.processes);
   if (!now_frozen)
-    plan_next(used, began);
+    plan_next(used, loop_spent() - spent);
   return now_frozen;
 }
 

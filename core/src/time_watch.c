@@ -32,7 +32,7 @@
 
 /* Between looks while somebody ignores SIGCHLD; it doubles as long as none of those runs. */
 #define DENSE_NS 40000000u
-/* What a look may cost of the time until the next one. */
+/* What a look may run of the time until the next one. */
 #define COST 10u
 #define FIELD_PARENT 4
 #define FIELD_STARTED 22
@@ -269,7 +269,7 @@ bounded(uint64_t value)
 
 /* Before the time can be over, on all processors, and often enough to see what is forgotten. */
 static void
-plan_next(uint64_t used, bool forgetful, uint64_t began, uint64_t now)
+plan_next(uint64_t used, bool forgetful, uint64_t cost, uint64_t at)
 {
   uint64_t wait = LATEST_NS, dense = SECOND_NS;
 
@@ -287,11 +287,11 @@ plan_next(uint64_t used, bool forgetful, uint64_t began, uint64_t now)
   for (size_t i = 0; i < last.count && group < 0; i++)
     if (last.seen[i].forgets && dense < wait)
       wait = dense;
-  if (wait < (now - began) * COST)
-    wait = (now - began) * COST;
+  if (wait < cost * COST)
+    wait = cost * COST;
   if (idle_limit && idle_limit / IDLE_LOOKS < wait)
     wait = bounded(idle_limit / IDLE_LOOKS);
-  next_at = now + wait;
+  next_at = at + wait;
 }
 
 void
@@ -309,7 +309,7 @@ time_watch_start(uint64_t cpu, uint64_t idle, bool own, int cgroup)
     group_before = cgroups_time_used(group) - nanoseconds_of(CLOCK_PROCESS_CPUTIME_ID);
   active_at = loop_now();
   if (cpu_limit || idle_limit)
-    plan_next(0, false, active_at, active_at);
+    plan_next(0, false, 0, active_at);
 }
 
 int
@@ -330,7 +330,7 @@ time_watch_look(void)
     return false;
   static struct measure found;
   bool forgetful = false;
-  uint64_t used = 0;
+  uint64_t used = 0, spent = loop_spent();
   measure_tree(&found);
   if (cpu_limit && group < 0 && torn(&found))
     measure_tree(&found);
@@ -343,7 +343,7 @@ time_watch_look(void)
   struct measure before = last;
   last = found;
   found = before; /* its room is used again */
-  plan_next(used, forgetful, now, last.at);
+  plan_next(used, forgetful, loop_spent() - spent, last.at);
   return idle_limit && now - active_at >= idle_limit;
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,6 +47,40 @@ def received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 def rights(descriptors: Iterable[int]) -> list[tuple[int, int, array.array[int]]]:
     """The control message that passes `descriptors`."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+
+
+_raising = threading.Lock()
+
+
+def send_with(sock: socket.socket, data: bytes, descriptors: Iterable[int]) -> None:
+    """Send `data` as one message that passes `descriptors`; they stay the caller's. Raises OSError.
+
+    The kernel compares the descriptors that all of this user's processes have sent and nobody has received,
+    those of sandboxes too, with this process's soft RLIMIT_NOFILE (ETOOMANYREFS). A program that may not have
+    more than 1,024 open, because it uses select(2), is to send all the same: for that moment its limit is the
+    hard one.
+    """
+    message = rights(descriptors)
+    try:
+        sock.sendmsg([data], message)
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        _send_at_hard_limit(sock, data, message)
+
+
+def _send_at_hard_limit(
+    sock: socket.socket, data: bytes, message: list[tuple[int, int, array.array[int]]]
+) -> None:
+    import resource
+
+    with _raising:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            sock.sendmsg([data], message)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def seal(payload: bytes) -> int:

@@ -94,3 +94,19 @@ def test_an_environment_that_stands_is_left_as_it_is(machine, tmp_path):
 def test_the_scripts_are_plain_posix_shell(name):
     subprocess.run(["/bin/sh", "-n", ROOT / "scripts" / name], check=True)
     assert (ROOT / "scripts" / name).read_text().startswith("#!/bin/sh\n")
+
+
+def test_an_interpreter_that_others_may_not_enter_is_told(machine, tmp_path):
+    script(machine, "python3", f'exec {sys.executable} "$@"')
+    done = venv(machine, tmp_path / "venv")
+    above = (tmp_path / "venv/bin/python").resolve().parents
+    closed = [place for place in above if not place.stat().st_mode & 1]
+    assert ("is for one user alone" in done.stderr) == bool(closed), done.stderr
+    assert all(str(place) in done.stderr for place in closed[-1:])
+
+
+@pytest.mark.rootless
+def test_a_clone_of_another_user_is_told(machine):
+    done = venv(machine, Path("/usr/ramet-venv"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("/usr is not yours to write to: make a clone of your own")

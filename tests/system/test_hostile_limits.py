@@ -5,6 +5,9 @@ How much slower a neighbour becomes is measured by benchmarks/limits.py; here it
 
 # ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
 
+import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -53,25 +56,101 @@ def test_a_hog_leaves_its_neighbours_and_the_host_at_work(kind):
     assert not result.lingering
 
 
-def test_one_who_takes_every_inotify_instance_that_it_can_leaves_most_to_others():
-    """They count for the user of all sandboxes together, but each has a quarter at most."""
-    source = """
-import ctypes
+TAKE = """
+import ctypes, os, signal, sys
 libc = ctypes.CDLL(None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+kinds = {
+    "inotify instances": lambda n: libc.inotify_init(),
+    "queues": lambda n: libc.mq_open(b"/%d" % n, os.O_CREAT | os.O_RDWR, 0o600, None),
+    "signals": lambda n: libc.sigqueue(os.getpid(), int(signal.SIGRTMIN), None),
+}
 count = 0
-while count < 100_000 and libc.inotify_init() >= 0: count += 1
+while count < 100_000 and kinds[sys.argv[1]](count) >= 0: count += 1
 print(count, flush=True)
-input()
 """
-    most = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text()) // 4
-    command = ["python3", "-S", "-c", source]
+QUEUE = 10 * (8192 + 56)
+"""Bytes that a queue of the usual size counts for (mq_overview(7))."""
+
+
+@pytest.mark.parametrize("kind", ["inotify instances", "queues", "signals"])
+def test_one_who_takes_all_that_the_kernel_counts_for_a_user_leaves_most_of_it(kind):
+    """To other sandboxes as much as it has itself; what this very user has outside is left out of the share of all."""
+    if kind == "inotify instances":
+        most = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text()) // 4
+    elif kind == "queues":
+        most = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1] // 4 // QUEUE
+    else:
+        most = min(1024, resource.getrlimit(resource.RLIMIT_SIGPENDING)[1] // 4)
+    command = ["python3", "-S", "-c", f"{TAKE}\ninput()", kind]
     limits = {"open_files": most + 100}
     with (
         ramet.Sandbox(command=command, limits=limits) as hog,
         ramet.Sandbox(command=command, limits=limits) as other,
+        ramet.Sandbox(command=command, limits=limits) as third,
     ):
         assert int(hog.stdout.readline()) == most
-        assert int(other.stdout.readline()) > most // 2
+        assert int(other.stdout.readline()) == most
+        third.stdout.readline()
+        with ramet.Sandbox(command=command, limits=limits) as fourth:
+            left = int(fourth.stdout.readline())
+        # What is left when all sandboxes have their share is for the user's own programs.
+        one = f"{TAKE.replace('100_000', '1')}\nlibc.mq_unlink(b'/0')"
+        words = [sys.executable, "-S", "-c", one, kind]
+        outside = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert left < most or kind == "signals"
+    assert outside.stdout == "1\n"
+
+
+IN_FLIGHT = """
+import socket
+held, count = [], 0
+try:
+    while True:
+        held.append(socket.socketpair())
+        held[-1][0].setblocking(False)
+        try:
+            while True:
+                socket.send_fds(held[-1][0], [b"x"], [0] * 253)
+                count += 253
+        except BlockingIOError:
+            pass
+except OSError as error:
+    print(count, error.errno, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("hard", [2048, 20000])
+def test_one_who_has_as_many_descriptors_in_flight_as_it_can_leaves_core_and_clients_theirs(own, hard):
+    """Guests' limit on open files is half of core's at most, and they are compared with it first."""
+    program = own.program(
+        f"""
+import errno, resource, ramet
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, min({hard}, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+words = ["python3", "-S", "-c", {IN_FLIGHT!r}]
+with ramet.Sandbox(command=["cat"]) as neighbour, ramet.Sandbox(command=words) as hog:
+    count, number = map(int, hog.stdout.readline().split())
+    print(count > 256, number == errno.ETOOMANYREFS)
+    print([ramet.run("echo $((6 * 7))").stdout for _ in range(3)])
+    print(neighbour.commands.run("echo goes on").stdout, ramet.Sandbox("python").run_code("6 * 7").text)
+    with neighbour.fork() as child:
+        print(child.info.status, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+try:
+    ramet.run("true", limits={{"open_files": {hard} // 2 + 1}})
+except ramet.InvalidRequest as error:
+    print(error.field)
+"""
+    )
+    out, err = program.communicate(timeout=100)
+    assert out.decode().splitlines() == [
+        "True True",
+        "['42\\n', '42\\n', '42\\n']",
+        "goes on",
+        " 42",
+        "running 256",
+        "limits.open_files",
+    ], err
 
 
 def test_without_memory_for_the_machine_nobody_comes_in_and_those_inside_go_on(own):

@@ -288,6 +288,110 @@ a_removed_watch_gets_no_event_that_was_read_already(void)
   CHECK(in_child(removing_round));
 }
 
+static bool epoll_is_full;
+
+/* In the place of libc's. */
+int
+epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+  if (epoll_is_full && op == EPOLL_CTL_ADD) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
+}
+
+#define MANY 300
+
+static struct end many[MANY];
+static int reads_left;
+
+static void
+read_one(struct watch *watch, uint32_t events)
+{
+  struct end *end = (struct end *)(void *)watch;
+  char byte;
+
+  CHECK(events & EPOLLIN);
+  CHECK(read(end->reader, &byte, 1) == 1);
+  end->calls++;
+  if (--reads_left == 0)
+    loop_stop();
+}
+
+static void
+full_round(void)
+{
+  struct end before;
+
+  reads_left = MANY + 1;
+  open_end(&before, read_one);
+  epoll_is_full = true;
+  for (size_t i = 0; i < MANY; i++)
+    open_end(&many[i], read_one);
+  loop_run(never);
+  CHECK(before.calls == 1);
+  for (size_t i = 0; i < MANY; i++)
+    CHECK(many[i].calls == 1);
+}
+
+static void
+where_epoll_is_full_what_is_added_is_heard_of_all_the_same(void)
+{
+  CHECK(in_child(full_round));
+}
+
+static void
+write_to_the_second(struct watch *watch, uint32_t events)
+{
+  read_one(watch, events);
+  epoll_is_full = false;
+  NEED(write(ends[1].writer, "x", 1) == 1);
+}
+
+/* Added to epoll while it is full, removed, changed; then epoll has room again. */
+static void
+room_again_round(void)
+{
+  struct end removed;
+
+  reads_left = 3;
+  epoll_is_full = true;
+  open_end(&removed, read_one);
+  open_end(&ends[0], write_to_the_second);
+  open_end(&ends[1], read_one);
+  loop_remove(removed.reader, &removed.watch);
+  loop_change(ends[1].reader, &ends[1].watch, 0);
+  loop_change(ends[1].reader, &ends[1].watch, EPOLLIN);
+  loop_run(never);
+  CHECK(removed.calls == 0 && ends[0].calls == 1 && ends[1].calls == 2);
+}
+
+static void
+what_epoll_had_no_room_for_can_be_changed_and_removed_and_goes_there_later(void)
+{
+  CHECK(in_child(room_again_round));
+}
+
+static void
+waiting_round(void)
+{
+  struct deadline end = {.fire = note_time};
+
+  epoll_is_full = true;
+  open_end(&ends[0], read_one);
+  reads_left = 2;
+  deadline_set(&end, loop_now() + 2000000);
+  loop_run(never);
+  CHECK(reads_left == 1 && fired_at >= end.at);
+}
+
+static void
+deadlines_fire_while_it_waits_for_what_epoll_had_no_room_for(void)
+{
+  CHECK(in_child(waiting_round));
+}
+
 static int idle_left;
 static struct deadline end_of_idling = {.fire = note_time};
 
@@ -324,6 +428,9 @@ main(void)
   RUN(a_deadline_may_set_itself_again_and_zero_is_at_once);
   RUN(clearing_what_is_not_set_is_harmless);
   RUN(a_removed_watch_gets_no_event_that_was_read_already);
+  RUN(where_epoll_is_full_what_is_added_is_heard_of_all_the_same);
+  RUN(what_epoll_had_no_room_for_can_be_changed_and_removed_and_goes_there_later);
+  RUN(deadlines_fire_while_it_waits_for_what_epoll_had_no_room_for);
   RUN(idle_work_is_done_while_there_is_some_and_then_the_loop_sleeps);
   return tap_end();
 }

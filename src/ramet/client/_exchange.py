@@ -53,7 +53,13 @@ class Peer:
         sock.setblocking(False)  # noqa: FBT003
         self.sock = sock
         self.poller = select.epoll()
-        self.poller.register(sock, _READ)
+        try:
+            self.poller.register(sock, _READ)
+        except OSError as error:  # ENOSPC: this user's processes, those of sandboxes too, have all there are
+            self.close()
+            text = f"the daemon's answer cannot be waited for: {error.strerror}"
+            hint = "a process of this user, perhaps in a sandbox, has all of fs.epoll.max_user_watches"
+            raise RametError("busy", text, errno=error.errno, hint=hint) from None
         self.number = sock.fileno()
         self.busy = False
         """True from a request to its answer: then only closing it gives it a known state."""

@@ -1,18 +1,22 @@
-"""Control groups: which version, and what of it is ours to hand out.
+"""Control groups: what holds limits on memory, processors and disks here, and how to get more of it.
 
-Nothing here fails: without cgroups memory is held by another mechanism, and what is not is refused when it is
-asked for.
+Nothing here fails but a setting that the daemon would refuse: without cgroups memory is held by another
+mechanism, and what is not is refused when it is asked for.
 """
 
 import os
 
 from ramet.doctor._host import Host
-from ramet.doctor._model import Check, passed, warned
+from ramet.doctor._model import Check, failed, passed, warned
+from ramet.native.disks import disks
 
 __all__ = ["check_cgroups"]
 
 _WANTED = ("cpu", "memory", "pids")
-_WITHOUT = "memory is held by core's watcher, and fewer cpus than the machine's are refused"
+_OLD_NAMES = {"blkio": "io"}
+_SETTING = "RAMET_CGROUPS"
+_WITHOUT = "core's watcher holds memory; io, and fewer cpus than the machine's, are refused"
+_TOP = "/sys/fs/cgroup"
 
 _UNIFY = "systemd.unified_cgroup_hierarchy=1"
 _COUNT_SWAP = "swapaccount=1"
@@ -26,10 +30,16 @@ _SCOPE = 'systemd-run --user --scope --property=Delegate=yes "$SHELL"'
 
 
 def check_cgroups(host: Host) -> Check:
+    setting = host.environment.get(_SETTING) or "auto"
+    if setting == "none":
+        return warned("cgroups", f"{_WITHOUT}; switched off by {_SETTING}=none", f"unset {_SETTING}")
+    if setting != "auto":
+        detail = f"{_SETTING} is neither auto nor none: no daemon starts"
+        return failed("cgroups", detail, f"unset {_SETTING}")
     check = _check_version(host)
     if check.status != "pass" or not _swap_is_lost(host):
         return check
-    text = "swap is not counted, so memory is held by core's watcher"
+    text = "but swap is not counted, so memory is held by core's watcher"
     return warned("cgroups", f"{check.detail}; {text}", _boot_with(host, _COUNT_SWAP))
 
 
@@ -66,7 +76,7 @@ def _check_version(host: Host) -> Check:
     legacy = sorted({mount.point.rpartition("/")[2] for mount in mounts if mount.type == "cgroup"})
     if unified is None:
         if not legacy:
-            return warned(name, f"no cgroup file system is mounted: {_WITHOUT}")
+            return warned(name, f"{_WITHOUT}; no cgroup file system is mounted")
         return _check_legacy(host, legacy, "version 1")
     offered = _controllers(host, unified.point)
     if not any(controller in offered for controller in _WANTED):
@@ -74,13 +84,46 @@ def _check_version(host: Host) -> Check:
     return _check_delegation(host, unified.point, unified.root)
 
 
+def _held(host: Host, had: list[str]) -> str:
+    """What controllers hold, and of disks that they do not, or that there is none."""
+    named = [_OLD_NAMES.get(name, name) for name in had]
+    if "io" in named and disks(host.path("/").rstrip("/")):
+        return ", ".join(named)
+    why = "there is no disk" if "io" in named else "no controller for it"
+    return f"{', '.join(one for one in named if one != 'io')}; io is refused, {why}"
+
+
 def _check_legacy(host: Host, legacy: list[str], version: str) -> Check:
-    """Version 1 is not delegated: its cgroups are root's to make."""
-    had = [name for name in _WANTED if any(name in mounted.split(",") for mounted in legacy)]
-    if host.uid == 0 and "memory" in had:
-        return passed("cgroups", f"{version}; for each sandbox: {', '.join(had)}")
+    """Version 1 is not delegated by anybody: its cgroups are root's to make, or to give."""
+    mounted = {name: mount for mount in legacy for name in mount.split(",")}
+    had = [name for name in (*_WANTED, "blkio") if name in mounted]
+    given = [name for name in had if _is_own(host, name, mounted[name])]
+    mine = had if host.uid == 0 else given
+    if "memory" in mine:
+        return passed("cgroups", f"cgroup v1 holds {_held(host, mine)}")
     why = "only root can make cgroups there" if had else "without memory and cpu"
-    return warned("cgroups", f"{version} ({', '.join(legacy)}), {why}: {_WITHOUT}", _boot_with(host, _UNIFY))
+    fix = _boot_with(host, _UNIFY)
+    if fix is None and "memory" in had:
+        # The last one bounds nothing; it counts time.
+        wanted = [*had, *(["cpuacct"] if "cpuacct" in mounted else [])]
+        fix = _hand_over(host, [f"{_TOP}/{mounted[name]}" for name in wanted], "tasks")
+    return warned("cgroups", f"{_WITHOUT}; {version} ({', '.join(legacy)}), {why}", fix)
+
+
+def _is_own(host: Host, controller: str, mounted: str) -> bool:
+    """Whether this process is in a cgroup of that hierarchy that is this user's."""
+    for line in (host.text("/proc/self/cgroup") or "").splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return host.writable(f"{_TOP}/{mounted}{path}") and path != "/"
+    return False
+
+
+def _hand_over(host: Host, parents: list[str], *files: str) -> str:
+    """Root makes a cgroup in each, gives it to this user and puts the shell into it that is told this."""
+    given = " ".join(["$d", *(f"$d/{file}" for file in ("cgroup.procs", *files))])
+    each = f"d=$p/ramet-{host.uid}; mkdir -p $d && chown {host.uid} {given} && echo '$$' >$d/cgroup.procs"
+    return host.sudo(f"sh -c 'for p in {' '.join(dict.fromkeys(parents))}; do {each}; done'")
 
 
 def _check_delegation(host: Host, point: str, mount_root: str) -> Check:
@@ -88,7 +131,8 @@ def _check_delegation(host: Host, point: str, mount_root: str) -> Check:
     own = _own_cgroup(host)
     directory = _own_directory(host, point, mount_root)
     if directory is None:
-        return warned(name, "version 2, but /proc/self/cgroup does not say where this process is")
+        unknown = "version 2, but /proc/self/cgroup does not say where this process is"
+        return warned(name, f"{_WITHOUT}; {unknown}")
     delegated = None
     while directory.startswith(point):
         if not (host.writable(directory) and host.writable(f"{directory}/cgroup.procs")):
@@ -96,19 +140,30 @@ def _check_delegation(host: Host, point: str, mount_root: str) -> Check:
         delegated = directory
         directory = os.path.dirname(directory)
     if delegated is None:
-        systemd = host.exists("/run/systemd/system") and host.uid != 0
-        return warned(
-            name,
-            f"version 2, but {own} is not delegated to this user: {_WITHOUT}",
-            _SCOPE if systemd else None,
-        )
-    had = _controllers(host, delegated)
+        detail = f"{_WITHOUT}; version 2, but {own} is not delegated to this user"
+        return warned(name, detail, _how_to_get_one(host, point))
+    given = _controllers(host, delegated)
+    had = [controller for controller in (*_WANTED, "io") if controller in given]
+    held = f"cgroup v2 holds {_held(host, had)}" if "memory" in had else _WITHOUT
     lacking = [controller for controller in _WANTED if controller not in had]
     if lacking:
         systemd = host.exists("/run/systemd/system")
         fix = host.sudo(_DELEGATE) if systemd else None
-        return warned(name, f"version 2, delegated from {delegated} without {', '.join(lacking)}", fix)
-    return passed(name, f"version 2, delegated from {delegated}: {', '.join(had)}")
+        return warned(name, f"{held}; delegated from {delegated} without {', '.join(lacking)}", fix)
+    return passed(name, f"{held}; delegated from {delegated}")
+
+
+def _how_to_get_one(host: Host, point: str) -> str | None:
+    """How this user gets a cgroup of version 2: from systemd, or from root at the top of all."""
+    if host.uid != 0 and host.exists("/run/systemd/system"):
+        return _SCOPE
+    # The root of a container's part of the hierarchy has a type, and processes, so it gives no controllers.
+    if host.uid == 0 or host.exists(f"{point}/cgroup.type"):
+        return None
+    offered = [name for name in ("cpu", "io", "memory", "pids") if name in _controllers(host, point)]
+    give = " ".join(f"+{name}" for name in offered)
+    enable = f"sh -c 'echo \"{give}\" >{point}/cgroup.subtree_control'"
+    return f"{host.sudo(enable)} && {_hand_over(host, [point], 'cgroup.subtree_control', 'cgroup.threads')}"
 
 
 def _own_cgroup(host: Host) -> str | None:

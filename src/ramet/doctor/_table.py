@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ramet.doctor import _cgroups, _container, _kernel, _namespaces, _program, _resources, _users
+from ramet.doctor import _cgroups, _container, _kernel, _namespaces, _program, _resources, _runtime, _users
 from ramet.doctor._host import Host
 from ramet.doctor._model import Check, failed
 
@@ -22,6 +22,7 @@ CHECKS: tuple[tuple[str, Callable[[Host], Check]], ...] = (
     ("subuids", _users.check_subuids),
     ("limits", _namespaces.check_limits),
     ("cgroups", _cgroups.check_cgroups),
+    ("runtime-directory", _runtime.check_runtime_directory),
     ("default-root", _program.check_default_root),
     ("memory", _resources.check_memory),
     ("disk", _resources.check_disk),

@@ -59,12 +59,20 @@ _FIXED = (
     (resource.RLIMIT_CORE, 1, 1),
     (resource.RLIMIT_STACK, 8 << 20, resource.RLIM_INFINITY),
     (resource.RLIMIT_MEMLOCK, 64 << 20, 64 << 20),
-    # Counted for all sandboxes of a user together as well.
-    (resource.RLIMIT_SIGPENDING, 1024, 1024),
-    (resource.RLIMIT_MSGQUEUE, 819_200, 819_200),
     (resource.RLIMIT_NICE, 0, 0),
     (resource.RLIMIT_RTPRIO, 0, 0),
 )
+# Counted for all sandboxes of a user together as well: at most, and no more than QUOTA_SHARE of the user's.
+_SHARED = (
+    (resource.RLIMIT_SIGPENDING, 1024),
+    (resource.RLIMIT_MSGQUEUE, 819_200),
+)
+QUOTA_SHARE = 4
+"""As in core/src/quotas.c."""
+DESCRIPTOR_SHARE = 2
+"""Of the daemon's RLIMIT_NOFILE, with which the kernel compares what all processes of the user have in flight
+when daemon or core send a descriptor. Guests are stopped by their own, a message late.
+"""
 _INFINITY = (1 << 64) - 1
 
 
@@ -80,11 +88,15 @@ def rlimit_parts(limits: Limits) -> list[bytes]:
             continue
         number = getattr(resource, f"RLIMIT_{spec.rlimit}")
         soft = int(getattr(limits, spec.name))
-        _bounded(limits, spec.name, _hard_limit(number))
+        if number == resource.RLIMIT_NOFILE:
+            soft = _open_files(limits)
+        else:
+            _bounded(limits, spec.name, _hard_limit(number))
         # SIGXCPU tells the limit. What goes on is killed by init, which knows for what. The kernel would kill
         # at the hard limit, and counts ticks, which on a busy virtual machine are more than was run.
         parts.append(_rlimit(number, soft, 2 * soft + 5 if spec.name == "cpu_seconds" else soft))
-    return parts + [_rlimit(*row) for row in _FIXED]
+    shared = [(number, *[min(most, _soft_limit(number) // QUOTA_SHARE)] * 2) for number, most in _SHARED]
+    return parts + [_rlimit(*row) for row in (*_FIXED, *shared)]
 
 
 def _bounded(limits: Limits, name: str, bound: int) -> int:
@@ -94,6 +106,15 @@ def _bounded(limits: Limits, name: str, bound: int) -> int:
         text = f"{value} is above the hard limit of Ramet's daemon, {bound}"
         raise InvalidRequest.of(f"limits.{name}", text, code="out_of_range")
     return min(value, bound)
+
+
+def _open_files(limits: Limits) -> int:
+    hard = _hard_limit(resource.RLIMIT_NOFILE)
+    value, most = limits.open_files, hard // DESCRIPTOR_SHARE
+    if value > most and "open_files" in limits.asked():
+        text = f"{value} is above half of the hard limit of Ramet's daemon, {hard}; half is its own"
+        raise InvalidRequest.of("limits.open_files", text, code="out_of_range")
+    return min(value, most)
 
 
 def _processes(limits: Limits) -> int:
@@ -145,6 +166,11 @@ def _rlimit(number: int, soft: int, hard: int) -> bytes:
 def _hard_limit(number: int) -> int:
     hard = resource.getrlimit(number)[1]
     return _INFINITY if hard == resource.RLIM_INFINITY else hard
+
+
+def _soft_limit(number: int) -> int:
+    soft = resource.getrlimit(number)[0]
+    return _INFINITY if soft == resource.RLIM_INFINITY else soft
 
 
 def limits_part(limits: Limits, cgroups: str) -> bytes:

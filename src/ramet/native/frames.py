@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from ramet._descriptors import close_all, received, rights, seal, unseal
+from ramet._descriptors import close_all, received, seal, send_with, unseal
 from ramet.native import _protocol as p
 
 HEADER = struct.Struct("<IHHQIHH")
@@ -125,13 +125,13 @@ def send(sock: socket.socket, kind: int, request: int, payload: bytes, fds: list
     if len(payload) <= INLINE_MAX:
         data = encode(kind, request, payload, len(fds))
         if fds:
-            sock.sendmsg([data], rights(fds))
+            send_with(sock, data, fds)
         else:
             sock.send(data)
         return
     memory = seal(payload)
     try:
-        sock.sendmsg([encode(kind, request, payload, len(fds), p.FLAG_PAYLOAD_FD)], rights([*fds, memory]))
+        send_with(sock, encode(kind, request, payload, len(fds), p.FLAG_PAYLOAD_FD), [*fds, memory])
     finally:
         os.close(memory)
 

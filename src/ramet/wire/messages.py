@@ -14,7 +14,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
-from ramet._descriptors import close_all, received, rights, seal, unseal
+from ramet._descriptors import close_all, received, seal, send_with, unseal
 from ramet.errors import DaemonError, ProtocolMismatch, RametError
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) 
     if len(data) <= MESSAGE_BYTES - HEADER.size:
         packet = HEADER.pack(MAGIC, VERSION, 0, len(data)) + data
         if fds:
-            sock.sendmsg([packet], rights(fds))
+            send_with(sock, packet, fds)
         else:
             sock.send(packet)
         return
     memory = seal(data)
     try:
-        sock.sendmsg([HEADER.pack(MAGIC, VERSION, FLAG_MEMORY, len(data))], rights([*fds, memory]))
+        send_with(sock, HEADER.pack(MAGIC, VERSION, FLAG_MEMORY, len(data)), [*fds, memory])
     finally:
         os.close(memory)
 

@@ -29,9 +29,9 @@ _UCRED = struct.Struct("3i")
 _PATH_MAX = 107
 
 
-def runtime_path(environment: Mapping[str, str] = os.environ) -> str:
-    """The path of the runtime directory, which need not exist."""
-    uid = os.geteuid()
+def runtime_path(environment: Mapping[str, str] = os.environ, uid: int | None = None) -> str:
+    """The path of the runtime directory of `uid`, by default this process's. It need not exist."""
+    uid = os.geteuid() if uid is None else uid
     if named := environment.get("RAMET_RUNTIME_DIR"):
         return os.path.abspath(named)
     shared = environment.get("XDG_RUNTIME_DIR")
@@ -73,16 +73,22 @@ def open_runtime(path: str) -> int | None:
         return None
     except OSError as error:
         raise _refused(path, f"is not a directory that can be used: {error.strerror}") from None
-    status = os.fstat(descriptor)
-    fault = None
-    if status.st_uid != os.geteuid():
-        fault = f"belongs to uid {status.st_uid}"
-    elif status.st_mode & 0o777 != 0o700:
-        fault = f"has mode {stat.S_IMODE(status.st_mode):04o} instead of 0700"
+    fault = fault_of(os.fstat(descriptor), os.geteuid())
     if fault:
         os.close(descriptor)
         raise _refused(path, fault)
     return descriptor
+
+
+def fault_of(status: os.stat_result, uid: int) -> str | None:
+    """Why the directory cannot be the runtime directory of `uid`."""
+    if not stat.S_ISDIR(status.st_mode):
+        return "is no directory, or a link to one"
+    if status.st_uid != uid:
+        return f"belongs to uid {status.st_uid}"
+    if status.st_mode & 0o777 != 0o700:
+        return f"has mode {stat.S_IMODE(status.st_mode):04o} instead of 0700"
+    return None
 
 
 def is_named(descriptor: int, name: str, directory: int) -> bool:
@@ -99,7 +105,7 @@ def _refused(path: str, fault: str) -> DaemonError:
     return DaemonError(
         "runtime_dir",
         f"the runtime directory {path} {fault}",
-        hint="set RAMET_RUNTIME_DIR to a directory of your own with mode 0700",
+        hint="chmod 700 it if it is yours, or have RAMET_RUNTIME_DIR name a directory of your own, mode 0700",
     )
 
 

@@ -17,7 +17,8 @@ import ramet
 from _daemon import Daemon
 from _fake_core import ended, failed, refused, silence
 from ramet.client import AsyncClient, Client
-from ramet.errors import CommandFailed, DaemonLost, InvalidRequest, ProtocolMismatch
+from ramet.client._exchange import Connection
+from ramet.errors import CommandFailed, DaemonLost, InvalidRequest, ProtocolMismatch, RametError
 from ramet.models.operations import RunEnd
 from ramet.native import _protocol as p
 from ramet.native import frames
@@ -630,3 +631,20 @@ def test_names_that_type_checkers_see_are_those_that_exist():
         if alias.asname
     }
     assert seen == set(ramet.__all__)
+
+
+def test_a_connection_that_cannot_be_waited_for_is_refused_with_what_is_lacking(monkeypatch):
+    class Full:
+        def register(self, *_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def close(self) -> None:
+            pass
+
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr("select.epoll", Full)
+    with far, pytest.raises(RametError) as caught:
+        Connection(near)
+    assert (caught.value.code, caught.value.errno) == ("busy", errno.ENOSPC)
+    assert "max_user_watches" in (caught.value.hint or "")
+    assert near.fileno() == -1

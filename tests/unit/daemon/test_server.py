@@ -216,9 +216,20 @@ def test_a_limit_above_the_daemons_own_is_refused_by_name(daemon, client, monkey
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
     with pytest.raises(InvalidRequest) as caught:
-        client.run("true", limits={"open_files": 101})
+        client.run("true", limits={"open_files": 51})
     assert caught.value.field == "limits.open_files"
-    assert client.run("true", limits={"open_files": 99}).ok
+    assert client.run("true", limits={"open_files": 50}).ok
+
+
+def test_of_what_the_kernel_counts_for_the_user_a_guest_has_a_share(daemon, client, monkeypatch):
+    """Half of the descriptors, with which core's in flight are compared; a quarter of signals and queues."""
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 1000))
+    client.run("true")
+    rows = {number(value[:4]): number(value[16:24]) for value in plan_of(daemon)[p.TAG_RLIMIT]}
+    assert rows[resource.RLIMIT_NOFILE] == 500
+    assert rows[resource.RLIMIT_SIGPENDING] == rows[resource.RLIMIT_MSGQUEUE] == 250
 
 
 # --- roots -------------------------------------------------------------------------------------------------

@@ -71,6 +71,9 @@ def healthy(root: Path) -> Host:
         write(host, f"/usr/bin/{helper}", "")
         os.chmod(host.path(f"/usr/bin/{helper}"), 0o4755)
     write(host, "/run/systemd/system/x", "")
+    write(host, "/sys/block/vda/size", "100\n")
+    write(host, "/sys/block/vda/dev", "254:0\n")
+    Path(host.path("/tmp")).mkdir()
     return host
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 from dataclasses import replace
@@ -393,11 +394,65 @@ def test_root_needs_no_subordinate_ids(healthy):
     assert ask(replace(healthy, uid=0), "subuids").status == "pass"
 
 
+# --- the runtime directory
+
+
+def test_a_runtime_directory_that_is_open_to_others_fails_with_the_command_that_closes_it(healthy):
+    assert ask(healthy, "runtime-directory").status == "pass"
+    path = f"/tmp/ramet-{healthy.uid}"
+    Path(healthy.path(path)).mkdir(mode=0o755)
+    machines.own(healthy, path)
+    check = ask(healthy, "runtime-directory")
+    assert (check.status, check.fix) == ("fail", f"chmod 700 {path}")
+    os.chmod(healthy.path(path), 0o700)
+    assert ask(healthy, "runtime-directory") == Check("runtime-directory", "pass", path)
+    assert "belongs to uid" in ask_at(machines.disown(healthy), path).detail
+
+
+def ask_at(host: Host, path: str) -> Check:
+    return ask(dataclasses.replace(host, environment={"RAMET_RUNTIME_DIR": path}), "runtime-directory")
+
+
+def test_a_runtime_directory_that_cannot_be_made_fails(healthy):
+    assert "there is no /nowhere" in ask_at(healthy, "/nowhere/ramet").detail
+    os.symlink("/tmp", healthy.path("/tmp/link"))
+    check = ask_at(healthy, "/tmp/link")
+    assert "a link to one" in check.detail
+    assert "RAMET_RUNTIME_DIR" in (check.fix or "")
+
+
 # --- cgroups
 
 
-def test_the_widest_delegated_cgroup_is_named(healthy):
-    assert f"delegated from /sys/fs/cgroup{machines.USER_CGROUP}:" in ask(healthy, "cgroups").detail
+def test_the_widest_delegated_cgroup_is_named_with_what_it_holds(healthy):
+    place = f"/sys/fs/cgroup{machines.USER_CGROUP}"
+    held = "cgroup v2 holds cpu, memory, pids, io"
+    assert ask(healthy, "cgroups").detail == f"{held}; delegated from {place}"
+    os.unlink(healthy.path("/sys/block/vda/size"))
+    assert "pids; io is refused, there is no disk" in ask(healthy, "cgroups").detail
+    machines.write(healthy, f"{place}/cgroup.controllers", "cpu memory pids\n")
+    assert "pids; io is refused, no controller for it" in ask(healthy, "cgroups").detail
+
+
+def test_cgroups_that_are_switched_off_are_not_said_to_be_had(healthy):
+    off = dataclasses.replace(healthy, environment={**healthy.environment, "RAMET_CGROUPS": "none"})
+    check = ask(off, "cgroups")
+    assert (check.status, check.fix) == ("warn", "unset RAMET_CGROUPS")
+    assert check.detail.startswith("core's watcher holds memory")
+    wrong = dataclasses.replace(healthy, environment={**healthy.environment, "RAMET_CGROUPS": "maybe"})
+    assert ask(wrong, "cgroups").status == "fail"
+
+
+def test_where_nobody_delegates_root_hands_a_cgroup_over_to_the_shell(healthy):
+    shutil.rmtree(healthy.path("/run/systemd"))
+    machines.write(healthy, "/proc/self/cgroup", "0::/\n")
+    other = machines.disown(healthy)
+    fix = ask(other, "cgroups").fix or ""
+    assert 'echo "+cpu +io +memory +pids" >/sys/fs/cgroup/cgroup.subtree_control' in fix
+    assert f"d=$p/ramet-{other.uid}; mkdir -p $d && chown {other.uid} $d $d/cgroup.procs" in fix
+    assert "echo '$$' >$d/cgroup.procs" in fix
+    machines.write(healthy, "/sys/fs/cgroup/cgroup.type", "domain\n")
+    assert ask(other, "cgroups").fix is None
 
 
 def test_a_cgroup_that_is_not_delegated_is_a_warning(healthy):
@@ -451,7 +506,16 @@ def test_version_1_is_enough_for_root(healthy):
     machines.write(healthy, "/proc/self/mountinfo", mounts)
     assert ask(healthy, "cgroups").status == "warn"
     check = ask(dataclasses.replace(healthy, uid=0), "cgroups")
-    assert (check.status, check.detail) == ("pass", "version 1; for each sandbox: cpu, memory, pids")
+    assert check.status == "pass"
+    assert check.detail == "cgroup v1 holds cpu, memory, pids; io is refused, no controller for it"
+    fix = ask(healthy, "cgroups").fix or ""
+    assert "for p in /sys/fs/cgroup/cpu,cpuacct /sys/fs/cgroup/memory /sys/fs/cgroup/pids; do" in fix
+    assert "chown" in fix
+    assert "$d/tasks" in fix
+    machines.write(healthy, "/proc/self/cgroup", "4:memory:/ramet-1\n3:cpu,cpuacct:/\n")
+    machines.write(healthy, "/sys/fs/cgroup/memory/ramet-1/x", "")
+    machines.own(healthy, "/sys/fs/cgroup/memory/ramet-1")
+    assert ask(healthy, "cgroups").detail.startswith("cgroup v1 holds memory; io")
 
 
 def test_version_1_and_none_are_warnings(healthy):

@@ -60,7 +60,7 @@ def test_dangerous_call_gets_eperm(names: str) -> None:
         "clone3 landlock_add_rule landlock_create_ruleset landlock_restrict_self map_shadow_stack",
         "memfd_secret mseal pkey_alloc pkey_free pkey_mprotect cachestat listmount statmount",
         "lsm_get_self_attr lsm_list_modules lsm_set_self_attr modify_ldt process_madvise",
-        "process_mrelease nfsservctl uselib sysfs _sysctl",
+        "process_mrelease nfsservctl uselib sysfs _sysctl io_setup io_submit",
     ],
 )
 def test_call_that_programs_do_without_gets_enosys(names: str) -> None:

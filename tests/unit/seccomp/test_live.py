@@ -63,6 +63,8 @@ REFUSED = {
     "limits of the parent": ("prlimit64", (os.getpid(), 7, BAD_POINTER, 0), "EPERM"),
     "signal 0 to pid 1": ("kill", (1, 0), "EPERM"),
     "whiteout": ("mknodat", (BAD, BAD_POINTER, 0x2000, 0), "EPERM"),
+    "SHM_LOCK with high bits": ("shmctl", (BAD, HIGH | 11, 0), "EPERM"),
+    "io_setup": ("io_setup", (1, BAD_POINTER), "ENOSYS"),
     "mseal": ("mseal", (0, 0, 0), "ENOSYS"),
     "pkey_alloc": ("pkey_alloc", (0, 0), "ENOSYS"),
     "landlock": ("landlock_create_ruleset", (0, 0, 1), "ENOSYS"),
