@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -445,6 +446,39 @@ cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills)
     return;
   *peak = read_number(dir, version == 1 ? "memory.max_usage_in_bytes" : "memory.peak", NULL);
   *kills = read_number(dir, version == 1 ? "memory.oom_control" : "memory.events", "\noom_kill ");
+}
+
+/* Version 1 tells by an eventfd, before it kills. */
+static int
+open_kills_v1(int memory)
+{
+  char words[32];
+  cleanup_fd int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  cleanup_fd int control = openat(memory, "memory.oom_control", O_RDONLY | O_CLOEXEC);
+
+  snprintf(words, sizeof words, "%d %d", event, control);
+  return event < 0 || control < 0 || write_file(memory, "cgroup.event_control", words) < 0 ? -1 : steal_fd(&event);
+}
+
+int
+cgroups_open_kills(int memory)
+{
+  return version == 1 ? open_kills_v1(memory) : openat(memory, "memory.events", O_RDONLY | O_CLOEXEC);
+}
+
+/* Version 2 tells of a change up to 10 ms later, so the number is looked at; to read it is to have heard of it. */
+bool
+cgroups_kills_told(int memory, int kills, uint64_t *seen)
+{
+  char text[512];
+  uint64_t events, before = *seen;
+
+  if (version == 1)
+    return read(kills, &events, sizeof events) == sizeof events;
+  if (pread(kills, text, sizeof text, 0) < 0)
+    return false;
+  *seen = read_number(memory, "memory.events", "\noom_kill ");
+  return *seen > before;
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------- */

@@ -65,6 +65,11 @@ uint64_t cgroups_memory_used(int directory);
 /* Nanoseconds that those have run that are or were in it. */
 uint64_t cgroups_time_used(int directory);
 /* The most memory that was taken, and how many processes were killed for it. */
+/* What poll(2) says is ready whenever the kernel has killed somebody in this cgroup for its memory, or is about to; -1: it
+ * does not tell. */
+int cgroups_open_kills(int memory);
+/* Whether it has since it was asked last; `*seen` begins as 0, and is its own. */
+bool cgroups_kills_told(int memory, int kills, uint64_t *seen);
 void cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills);
 /* When no process is left in it. One that is busy still is tried again with the next. */
 void cgroups_remove(uint64_t number);

@@ -141,8 +141,12 @@ exit_record_read(const struct frame *frame, struct exit_record *record)
       bad |= span_u64(value, &record->memory_peak);
     else if (tag == RAMET_TAG_OOM_KILLS)
       bad |= span_u64(value, &record->oom_kills);
-    else if (tag == RAMET_TAG_DISK_FULL)
-      bad |= span_u32(value, &record->disk_full);
+    else if (tag == RAMET_TAG_SHM_PEAK)
+      bad |= span_u64(value, &record->shm_bytes);
+    else if (tag == RAMET_TAG_CPU_PEAK_NS)
+      bad |= span_u64(value, &record->cpu_peak_ns);
+    else if (tag == RAMET_TAG_REACHED)
+      bad |= span_u32(value, &record->reached);
     else if (tag == RAMET_TAG_CPU_KILLED)
       bad |= span_u32(value, &record->cpu_killed);
     else if (tag == RAMET_TAG_STARTED_NS)
@@ -164,26 +168,47 @@ exit_record_put(const struct exit_record *record, struct writer *writer)
   put_u64(writer, RAMET_TAG_DISK_PEAK, record->disk_bytes);
   put_u64(writer, RAMET_TAG_MEMORY_PEAK, record->memory_peak);
   put_u64(writer, RAMET_TAG_OOM_KILLS, record->oom_kills);
+  put_u64(writer, RAMET_TAG_SHM_PEAK, record->shm_bytes);
+  put_u64(writer, RAMET_TAG_CPU_PEAK_NS, record->cpu_peak_ns);
+  put_u32(writer, RAMET_TAG_LIMIT, (uint32_t)exit_record_limit(record));
 }
 
-/* A shell whose last command was killed ends with 128 + 9. */
 static bool
-looks_killed(uint32_t status)
+died_of(const struct exit_record *record, int signal)
 {
-  return (WIFSIGNALED((int)status) && WTERMSIG((int)status) == SIGKILL) ||
-         (WIFEXITED((int)status) && WEXITSTATUS((int)status) == 128 + SIGKILL);
+  return WIFSIGNALED((int)record->status) && WTERMSIG((int)record->status) == signal;
+}
+
+/* Or its exit code says by the convention of shells that what it waited for did. */
+static bool
+tells_of(const struct exit_record *record, int signal)
+{
+  return died_of(record, signal) ||
+         (WIFEXITED((int)record->status) && WEXITSTATUS((int)record->status) == 128 + signal);
 }
 
 enum ramet_reason
 exit_record_reason(const struct exit_record *record)
 {
-  if (record->oom_kills && looks_killed(record->status))
+  if (record->reached & RAMET_REACHED_MEMORY && tells_of(record, SIGKILL))
     return RAMET_REASON_OOM;
-  if (record->cpu_killed && looks_killed(record->status))
+  if (record->cpu_killed && died_of(record, SIGKILL))
     return RAMET_REASON_CPU;
-  if (!WIFSIGNALED((int)record->status))
-    return RAMET_REASON_EXIT;
-  return record->disk_full && WTERMSIG((int)record->status) == SIGBUS ? RAMET_REASON_DISK : RAMET_REASON_SIGNAL;
+  if (record->reached & (RAMET_REACHED_DISK | RAMET_REACHED_SHM) && died_of(record, SIGBUS))
+    return RAMET_REASON_DISK;
+  return WIFSIGNALED((int)record->status) ? RAMET_REASON_SIGNAL : RAMET_REASON_EXIT;
+}
+
+enum ramet_limit
+exit_record_limit(const struct exit_record *record)
+{
+  if (record->reached & RAMET_REACHED_CPU && tells_of(record, SIGXCPU))
+    return RAMET_LIMIT_CPU_SECONDS;
+  if (record->reached & RAMET_REACHED_FILE_SIZE && tells_of(record, SIGXFSZ))
+    return RAMET_LIMIT_FILE_SIZE;
+  if (record->reached & RAMET_REACHED_DISK && tells_of(record, SIGBUS))
+    return RAMET_LIMIT_DISK;
+  return record->reached & RAMET_REACHED_SHM && tells_of(record, SIGBUS) ? RAMET_LIMIT_SHM : RAMET_LIMIT_NONE;
 }
 
 void

@@ -29,7 +29,8 @@ struct exit_record {
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes;
   uint64_t started_ns; /* of RUN alone */
   uint64_t memory_peak, oom_kills;
-  uint32_t disk_full;
+  uint64_t shm_bytes, cpu_peak_ns;
+  uint32_t reached;    /* enum ramet_reached */
   uint32_t cpu_killed; /* for the limit on processor time */
 };
 
@@ -44,8 +45,9 @@ int signal_read(const struct frame *frame, struct signal_request *out, struct er
 int spawned_read(const struct frame *frame, uint32_t *number, uint32_t *pid) MUST_CHECK;
 
 int exit_record_read(const struct frame *frame, struct exit_record *record) MUST_CHECK;
-/* Why it ended. `oom_kills` are those since another command ended. */
 enum ramet_reason exit_record_reason(const struct exit_record *record);
+/* The limit that goes with its signal or exit code. */
+enum ramet_limit exit_record_limit(const struct exit_record *record);
 void exit_record_put(const struct exit_record *record, struct writer *writer);
 
 #endif

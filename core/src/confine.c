@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "causes.h"
 #include "marked.h"
 #include "sanitize.h"
 #include "syscalls.h"
@@ -310,8 +311,17 @@ step_exec(const struct child *child)
 /* The order: streams before everything is closed; limits while there is a capability to raise them; the directory
  * as the user who will use it; no_new_privs before seccomp, which without capabilities requires it; seccomp last,
  * since it forbids what the steps before it do. */
+/* While it has init's sockets, and is who may open it. */
+static int
+step_introduce(const struct child *child)
+{
+  (void)child;
+  causes_introduce();
+  return 0;
+}
+
 static int (*const child_steps[])(const struct child *) = {
-    step_session,      step_streams,   step_close,        step_rlimits, step_switch_user,
+    step_introduce,    step_session,   step_streams,      step_close,   step_rlimits, step_switch_user,
     step_capabilities, step_directory, step_no_new_privs, step_seccomp, step_exec,
 };
 

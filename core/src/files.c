@@ -137,6 +137,7 @@ files_open(struct frame *frame, struct err *err)
   cleanup_fd int written = openat(sandbox->upper, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   struct file_trees trees = {.socket = frame->fds[0],
                              .sandbox = sandbox->tree,
+                             .own_shm = sandbox->own_shm,
                              .origin = mounts.fds[0],
                              .written = written,
                              .base = root_base_serial(sandbox->root),

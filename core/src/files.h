@@ -23,6 +23,7 @@ struct file_trees {
   int inherited_count;
   uint64_t base; /* root_base_serial() */
   int init;      /* pid of the sandbox's init */
+  bool own_shm;  /* /dev/shm is a file system of its own */
 };
 void files_serve(const struct file_trees *trees) __attribute__((noreturn));
 

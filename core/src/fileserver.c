@@ -832,7 +832,7 @@ perform(uint16_t kind, struct asked *asked, struct writer *writer, int *fd, stru
   case RAMET_FILE_WATCH:
     return file_watch(asked, writer, fd, err);
   case RAMET_FILE_USAGE:
-    return usage_put(trees.init, trees.sandbox, writer, err);
+    return usage_put(trees.init, trees.sandbox, trees.own_shm, writer, err);
   case RAMET_FILE_PROCESSES:
     processes_asked = asked->request;
     return processes_put(trees.init, writer, send_processes, err);

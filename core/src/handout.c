@@ -62,6 +62,7 @@ send_plan(struct sandbox *sandbox, struct frame *frame, const struct root *root,
   put_bytes(&writer, RAMET_TAG_BYTES, filter.data, filter.length);
   root_put_targets(root, mounts, &writer);
   put_u64(&writer, RAMET_TAG_WATCH, sandbox->watched ? plan->memory : 0);
+  put_u64(&writer, RAMET_TAG_INHERITED, sandbox->watched && snapshot ? snapshot_inheritance(snapshot) : 0);
   memcpy(fds, mounts->fds, sizeof(int) * (size_t)count);
   if (snapshot) {
     fds[count++] = snapshot_description(snapshot);

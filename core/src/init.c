@@ -27,6 +27,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "causes.h"
 #include "cgroups.h"
 #include "commands.h"
 #include "confine.h"
@@ -55,14 +56,13 @@ struct running {
 static int channel = -1;
 static int child_signals = -1;
 static struct running *commands;
-static int run_pid;  /* the command of RUN: init ends with it */
-static int run_status;
+static int run_pid; /* the command of RUN: init ends with it */
 static uint64_t run_started; /* told at its end: a word of its own would wake core for nothing */
-static struct rusage run_usage;
 static uint8_t *receive_buffer;
 static bool cgroup_joined = true;
 static struct err cgroup_failed;
-static int memory_group = -1, time_group = -1;
+static bool own_shm;
+static int memory_group = -1, time_group = -1, kill_events = -1;
 
 /* ---- before hand-out ------------------------------------------------------------------------------------------ */
 
@@ -342,20 +342,17 @@ nanoseconds(struct timeval time)
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_usec * 1000u;
 }
 
-/* What the writable layer holds, and whether it holds all that it may. */
-static void
-put_disk(struct writer *writer)
+static uint64_t
+written_to(const char *path)
 {
   struct statfs fs;
-  bool known = statfs("/", &fs) == 0;
 
-  put_u64(writer, RAMET_TAG_DISK_PEAK, known ? (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize : 0);
-  put_u32(writer, RAMET_TAG_DISK_FULL, known && (fs.f_bfree == 0 || fs.f_ffree == 0));
+  return statfs(path, &fs) == 0 ? (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize : 0;
 }
 
-/* `usage` is the command's own, with the children it waited for; `others` what init reaped itself. */
+/* `usage` is the command's own, with the children it waited for, or everybody's. */
 static void
-tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage)
+tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage, uint32_t reached)
 {
   cleanup_writer struct writer writer = {0};
 
@@ -364,19 +361,17 @@ tell_end(uint16_t kind, uint32_t number, int status, const struct rusage *usage)
   put_u64(&writer, RAMET_TAG_USER_NS, nanoseconds(usage->ru_utime));
   put_u64(&writer, RAMET_TAG_SYSTEM_NS, nanoseconds(usage->ru_stime));
   put_u64(&writer, RAMET_TAG_PEAK_BYTES, (uint64_t)usage->ru_maxrss * 1024u);
-  put_disk(&writer);
+  put_u64(&writer, RAMET_TAG_DISK_PEAK, written_to("/"));
+  put_u64(&writer, RAMET_TAG_SHM_PEAK, own_shm ? written_to("/dev/shm") : 0);
+  put_u32(&writer, RAMET_TAG_REACHED, reached);
+  if (reached & RAMET_REACHED_CPU || time_watch_killed())
+    put_u64(&writer, RAMET_TAG_CPU_PEAK_NS, time_watch_used());
   put_u64(&writer, RAMET_TAG_MEMORY_PEAK, memory_watch_peak());
   put_u64(&writer, RAMET_TAG_OOM_KILLS, memory_watch_kills());
   put_u32(&writer, RAMET_TAG_CPU_KILLED, time_watch_killed());
   if (run_started)
     put_u64(&writer, RAMET_TAG_STARTED_NS, run_started);
   tell(kind, 0, &writer);
-}
-
-static void
-tell_exited(uint32_t number, int status, const struct rusage *usage)
-{
-  tell_end(RAMET_INIT_EXITED, number, status, usage);
 }
 
 static void
@@ -394,7 +389,10 @@ spawn(struct plan *plan, const int *streams, struct err *err)
 {
   if (plan_strings(plan, err) < 0)
     return -1;
-  return confine_spawn(plan, streams, err);
+  causes_expect();
+  int pid = confine_spawn(plan, streams, err);
+  causes_watch(pid);
+  return pid;
 }
 
 /* A standing sandbox: the command's number is remembered until it is reaped. */
@@ -556,7 +554,8 @@ start_watching(const struct plan *plan)
 {
   bool everybody = !plan->snapshot || plan_needs_cgroup(plan);
 
-  memory_watch_start(plan->watch, plan->shm_bytes != 0, plan->keep != 0);
+  own_shm = plan->shm_bytes != 0;
+  memory_watch_start(plan->watch, plan->inherited, plan->shm_bytes != 0, plan->keep != 0);
   /* A fork has the resource limits of its source. */
   time_watch_start(plan->cpu_ns, plan->idle_ns, !plan->snapshot, everybody ? time_group : -1);
   guest_view_start();
@@ -575,6 +574,7 @@ handle_enter(struct frame *frame, struct err *err)
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
     return -1;
   renew_machine_id();
+  causes_start(memory_group, kill_events, plan_file_size(&plan));
   if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;
   start_watching(&plan);
@@ -614,6 +614,7 @@ handle_run(struct frame *frame, struct err *err)
     return err_field(err, "fds", "%d mounts for %d binds", frame->fd_count, plan.bind_count);
   if (enter_root(&plan, frame->fds, err) < 0)
     return -1;
+  causes_start(memory_group, kill_events, plan_file_size(&plan));
   run_pid = spawn(&plan, frame->fds + mounts, err);
   run_started = loop_now();
   start_watching(&plan);
@@ -719,7 +720,7 @@ end_of_all(void)
   struct rusage usage;
 
   kill_all(&usage);
-  tell_end(RAMET_INIT_ENDED, 0, SIGKILL, &usage);
+  tell_end(RAMET_INIT_ENDED, 0, SIGKILL, &usage, 0);
   rest();
 }
 
@@ -763,26 +764,26 @@ handle(struct frame *frame, struct err *err)
 
 /* The command of RUN has ended: no process may be left when its result is told. */
 static void
-end_of_run(void)
+end_of_run(const struct ended *ended)
 {
-  kill_all(&run_usage);
-  tell_exited(0, run_status, &run_usage);
+  uint32_t reached = causes_reached(ended);
+  struct rusage usage;
+
+  kill_all(&usage);
+  tell_end(RAMET_INIT_EXITED, 0, ended->status, &usage, reached);
   rest();
 }
 
 static void
-reaped(int pid, int status, const struct rusage *usage)
+reaped(const struct ended *ended)
 {
-  if (pid == run_pid) {
-    run_status = status;
-    run_usage = *usage;
-    end_of_run();
-  }
+  if (ended->pid == run_pid)
+    end_of_run(ended);
   for (struct running **at = &commands; *at; at = &(*at)->next)
-    if ((*at)->pid == pid) {
+    if ((*at)->pid == ended->pid) {
       struct running *command = *at;
       *at = command->next;
-      tell_exited(command->number, status, usage);
+      tell_end(RAMET_INIT_EXITED, command->number, ended->status, &ended->usage, causes_reached(ended));
       free(command);
       return;
     }
@@ -791,15 +792,15 @@ reaped(int pid, int status, const struct rusage *usage)
 static void
 reap(void)
 {
-  struct rusage usage;
-  int status, pid;
+  struct ended ended;
 
-  while ((pid = wait4(-1, &status, __WALL | WNOHANG, &usage)) > 0) {
+  while (causes_reap(&ended) > 0) {
     /* A child that called PTRACE_TRACEME made init its tracer, which it must not wait for. */
-    if (WIFSTOPPED(status))
-      syscall(SYS_ptrace, PTRACE_DETACH, pid, 0, WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status));
+    if (WIFSTOPPED(ended.status))
+      syscall(SYS_ptrace, PTRACE_DETACH, ended.pid, 0,
+              WSTOPSIG(ended.status) == SIGTRAP ? 0 : WSTOPSIG(ended.status));
     else
-      reaped(pid, status, &usage);
+      reaped(&ended);
   }
 }
 
@@ -838,12 +839,13 @@ receive(void)
 static void
 keep_only_channel(int fd, uint64_t cgroup)
 {
-  int *kept[] = {&channel, &memory_group, &time_group};
+  int *kept[] = {&channel, &memory_group, &time_group, &kill_events};
   unsigned count = 0;
 
   channel = fd;
   memory_group = cgroup ? cgroups_open_memory(cgroup) : -1;
   time_group = cgroup ? cgroups_open_time(cgroup) : -1;
+  kill_events = causes_open(memory_group);
   for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
     if (*kept[i] >= 0)
       *kept[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, 16); /* out of the way of the others' places */
@@ -906,13 +908,16 @@ init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
   if (child_signals < 0)
     _exit(EXIT_SYSTEM);
   for (;;) {
-    struct pollfd polled[2] = {{channel, POLLIN, 0}, {child_signals, POLLIN, 0}};
+    struct pollfd polled[3] = {
+        {channel, POLLIN, 0}, {child_signals, POLLIN, 0}, {kill_events, POLLIN | POLLPRI, 0}};
     struct signalfd_siginfo info;
 
     int timeout =
         sooner(sooner(memory_watch_timeout(), nudge_timeout()), sooner(time_watch_timeout(), guest_view_timeout()));
-    if (poll(polled, 2, timeout) < 0 && errno != EINTR)
+    if (poll(polled, 3, timeout) < 0 && errno != EINTR)
       _exit(EXIT_DEFECT);
+    if (polled[2].revents)
+      causes_note();
     if (polled[1].revents) {
       while (read(child_signals, &info, sizeof info) > 0)
         continue;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What counts, each page once: anonymous memory and swap of all processes, in proportion where processes share it (so a
- * fork is charged with its part of what it shares with its snapshot); and the larger of the shared memory that is mapped
- * and the shared memory that exists: written files, memory files that are open, System V segments. Not the sum of both,
- * since a mapped file is in both. What no file of /proc shows is not seen: memory files in flight between processes,
- * buffers of pipes and sockets, page tables. */
+ * What counts, each page once: anonymous memory and swap of all processes, of a fork without what is its snapshot's
+ * (inheritance.h); and the larger of the shared memory that is mapped and the shared memory that exists: written files,
+ * memory files that are open, System V segments. Not the sum of both, since a mapped file is in both. What no file of
+ * /proc shows is not seen: memory files in flight between processes, buffers of pipes and sockets, page tables. */
 #define _GNU_SOURCE
 #include "memory_watch.h"
 
@@ -20,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 
+#include "inheritance.h"
 #include "loop.h"
 #include "procfs.h"
 #include "syscalls.h"
@@ -41,6 +41,11 @@
  * ptrace(2)), and no further signal reaches it: the tracer goes. */
 #define KILLED_KEPT 64
 #define TRACERS_DEEP 64
+/* Of a limit, what a fork may have written before it is looked at anew what is its own. */
+#define OWN_SHARE 4
+/* Of /proc/PID/stat, proc(5). */
+#define FIELD_MINOR_FAULTS 10
+#define FIELD_MAJOR_FAULTS 12
 
 struct process {
   int pid;
@@ -49,18 +54,21 @@ struct process {
 };
 
 struct measure {
-  uint64_t anonymous, mapped, existing;
+  struct anonymous anonymous;
+  uint64_t mapped, existing;
+  bool failed; /* somebody could not be measured, who is there */
   struct process *processes;
   int count, capacity;
 };
 
-static uint64_t limit, peak, kills, last, next_at, interval;
+static uint64_t limit, peak, kills, killed_at, last, next_at, interval;
 static unsigned processors = 1;
 static dev_t memory_files; /* the file system of memory files that have no name */
 static uint64_t files_seen[FILES_SEEN];
 static int fds_left, killed[KILLED_KEPT];
 static unsigned killed_next;
 static bool own_shm, keeps, stands_still;
+static struct inheritance inherited;
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
 
@@ -153,12 +161,14 @@ add_process(struct measure *measure, const struct process *process)
 }
 
 /* The one whose entries in /proc tell of the process: the first thread, unless that has ended before others, which leaves
- * it without memory there. 0: all have ended, and the process is nothing but its status. */
+ * it without memory there. 0: all have ended, and the process is nothing but its status; -1: it cannot be told. */
 static int
 living_thread(int pid)
 {
   int threads[PROCFS_THREADS_MAX], count = procfs_threads(pid, threads, PROCFS_THREADS_MAX);
 
+  if (count < 0)
+    return procfs_gone() ? 0 : -1;
   for (int i = 0; i < count; i++) {
     char state = procfs_state(threads[i]);
     if (state && state != 'Z' && state != 'X')
@@ -179,49 +189,100 @@ read_status(int tid, char *state)
   return status;
 }
 
-/* `exact` takes the kernel a walk over all pages of the process; without it shared pages count for everybody. */
+/* Its status, by the thread that tells it. NULL: it has no memory any more, or cannot be told, which `measure` notes. */
+static char *
+find_status(struct measure *measure, int pid, int *tid, char *state)
+{
+  char *status = read_status(pid, state);
+
+  *tid = pid;
+  if (*state == 'Z') {
+    free(status);
+    *tid = living_thread(pid);
+    status = *tid > 0 ? read_status(*tid, state) : NULL;
+    measure->failed |= *tid < 0;
+  }
+  if (!status && *tid > 0 && !procfs_gone())
+    measure->failed = true;
+  return status;
+}
+
+static uint64_t
+bounded(uint64_t value, uint64_t lowest, uint64_t highest)
+{
+  return value < lowest ? lowest : value > highest ? highest : value;
+}
+
+static uint64_t
+faults_of(int tid)
+{
+  char path[48];
+
+  snprintf(path, sizeof path, "/proc/%d/stat", tid);
+  cleanup_free char *stat = procfs_read(path, NULL);
+  return stat ? procfs_stat_field(stat, FIELD_MINOR_FAULTS) + procfs_stat_field(stat, FIELD_MAJOR_FAULTS) : 0;
+}
+
+/* What is shared of `resident` bytes that are `proportional` ones: between two who have all of it, and very many. Where in
+ * between tells the rollup, which counts shared files too. */
+static uint64_t
+shared_part(const char *rollup, uint64_t resident, uint64_t proportional)
+{
+  uint64_t others = resident > proportional ? resident - proportional : 0;
+
+  return bounded(kibibytes(rollup, "Shared_Dirty"), others, 2 * others);
+}
+
+/* `rollup` takes the kernel a walk over all pages of the process; without it shared pages count for everybody. Returns what
+ * it weighs beside others. */
+static uint64_t
+add_anonymous(struct anonymous *sum, int tid, const char *status, const char *rollup)
+{
+  uint64_t resident = kibibytes(status, "RssAnon") + kibibytes(status, "VmSwap"), proportional = resident;
+
+  if (rollup && procfs_field(rollup, "Pss_Anon")) {
+    resident = kibibytes(rollup, "Anonymous") + kibibytes(rollup, "Swap");
+    proportional = kibibytes(rollup, "Pss_Anon") + kibibytes(rollup, "SwapPss");
+    sum->shared += shared_part(rollup, resident, proportional);
+  }
+  sum->resident += resident;
+  sum->proportional += proportional;
+  if (sum->largest < resident)
+    sum->largest = resident;
+  sum->faults += inherited.bytes ? faults_of(tid) : 0;
+  sum->processes++;
+  return proportional;
+}
+
 static void
 measure_process(struct measure *measure, int pid, bool exact)
 {
   char path[48], state;
-  uint64_t anonymous, mapped;
-  int tid = pid;
-  cleanup_free char *status = read_status(pid, &state);
+  int tid;
+  cleanup_free char *status = find_status(measure, pid, &tid, &state);
 
-  if (state == 'Z') {
-    free(status);
-    tid = living_thread(pid);
-    status = tid ? read_status(tid, &state) : NULL;
-  }
   if (!status)
     return;
   snprintf(path, sizeof path, "/proc/%d/smaps_rollup", tid);
   cleanup_free char *rollup = exact ? procfs_read(path, NULL) : NULL;
-  struct process process = {.pid = pid, .stopped = state == 'T'};
-  if (rollup && procfs_field(rollup, "Pss_Anon")) {
-    anonymous = kibibytes(rollup, "Pss_Anon") + kibibytes(rollup, "SwapPss");
-    mapped = kibibytes(rollup, "Pss_Shmem");
-  } else {
-    anonymous = kibibytes(status, "RssAnon") + kibibytes(status, "VmSwap");
-    mapped = kibibytes(status, "RssShmem");
-  }
-  process.bytes = anonymous + mapped + open_memory_files(tid);
-  measure->existing += process.bytes - anonymous - mapped;
-  measure->anonymous += anonymous;
+  bool told = rollup && procfs_field(rollup, "Pss_Shmem");
+  uint64_t anonymous = add_anonymous(&measure->anonymous, tid, status, rollup);
+  uint64_t mapped = told ? kibibytes(rollup, "Pss_Shmem") : kibibytes(status, "RssShmem");
+  uint64_t files = open_memory_files(tid);
+  measure->existing += files;
   measure->mapped += mapped;
-  add_process(measure, &process);
+  struct process process = {.pid = pid, .stopped = state == 'T', .bytes = anonymous + mapped + files};
+  if (!add_process(measure, &process))
+    measure->failed = true;
 }
 
-static uint64_t
-measure_tree(struct measure *measure, bool exact)
+static void
+visit_all(struct measure *measure, bool exact)
 {
   struct dirent *entry;
   DIR *dir = opendir("/proc");
 
-  measure->anonymous = measure->mapped = measure->existing = 0;
-  measure->count = 0;
-  memset(files_seen, 0, sizeof files_seen);
-  fds_left = FDS_PER_LOOK;
+  measure->failed = !dir;
   while (dir && (entry = readdir(dir))) {
     int pid = atoi(entry->d_name);
     if (pid > 1)
@@ -229,8 +290,41 @@ measure_tree(struct measure *measure, bool exact)
   }
   if (dir)
     closedir(dir);
+}
+
+/* Of who has memory together with others only what is `exact` tells what is its own: without it is told what it may be at
+ * most. What could not be told is as it was. */
+static uint64_t
+measure_tree(struct measure *measure, bool exact)
+{
+  const struct anonymous *anonymous = &measure->anonymous;
+
+  measure->anonymous = (struct anonymous){0};
+  measure->mapped = measure->existing = 0;
+  measure->count = 0;
+  memset(files_seen, 0, sizeof files_seen);
+  fds_left = FDS_PER_LOOK;
+  visit_all(measure, exact);
   measure->existing += written_files() + system_v_segments();
-  return measure->anonymous + (measure->mapped > measure->existing ? measure->mapped : measure->existing);
+  if (exact && !measure->failed)
+    inheritance_update(&inherited, anonymous);
+  uint64_t kept = exact ? 0 : inherited.bytes - inheritance_lost_at_most(&inherited, anonymous);
+  uint64_t own = exact                        ? inheritance_own(&inherited, anonymous)
+                 : anonymous->resident > kept ? anonymous->resident - kept
+                                              : 0;
+  uint64_t used = own + (measure->mapped > measure->existing ? measure->mapped : measure->existing);
+  return measure->failed && used < last ? last : used;
+}
+
+/* Also before a fork has written so much that it could not be told any more what of it others gave up. */
+static uint64_t
+measure_enough(struct measure *measure, uint64_t enough)
+{
+  uint64_t used = measure_tree(measure, false);
+
+  if (used > enough || inheritance_lost_at_most(&inherited, &measure->anonymous) > limit / OWN_SHARE)
+    used = measure_tree(measure, true);
+  return used;
 }
 
 /* ---- acting --------------------------------------------------------------------------------------------------- */
@@ -282,7 +376,10 @@ kill_one(int pid)
     kill_tracers(pid);
     return;
   }
-  kills += kill(pid, SIGKILL) == 0;
+  if (kill(pid, SIGKILL) == 0) {
+    kills++;
+    killed_at = loop_now();
+  }
   killed[killed_next++ % KILLED_KEPT] = pid;
 }
 
@@ -313,17 +410,19 @@ was_stopped(const struct measure *measure, int pid)
 
 /* Frozen, so that nobody grows or forks while it is looked who takes most: kill(-1) and fork exclude each other. Who
  * was stopped before stays so. */
-static void
+static uint64_t
 kill_largest(const struct measure *before)
 {
   struct measure frozen = {0};
 
   kill(-1, SIGSTOP);
-  kill_excess(&frozen, measure_tree(&frozen, true));
+  uint64_t used = measure_tree(&frozen, true);
+  kill_excess(&frozen, used);
   for (int i = 0; i < frozen.count; i++)
     if (!was_stopped(before, frozen.processes[i].pid))
       kill(frozen.processes[i].pid, SIGCONT);
   free(frozen.processes);
+  return used;
 }
 
 /* All stand still from now on, if they exceed the limit when nobody grows any more. */
@@ -348,12 +447,6 @@ freeze(const struct measure *before, int *stopped_before)
     next_at = loop_now() + FROZEN_NS;
   }
   return stands_still;
-}
-
-static uint64_t
-bounded(uint64_t value, uint64_t lowest, uint64_t highest)
-{
-  return value < lowest ? lowest : value > highest ? highest : value;
 }
 
 /* `cost`: what this look has run. */
@@ -382,7 +475,7 @@ find_memory_files(void)
 }
 
 void
-memory_watch_start(uint64_t bytes, bool shm, bool keep)
+memory_watch_start(uint64_t bytes, uint64_t inheritance, bool shm, bool keep)
 {
   cpu_set_t set;
 
@@ -392,6 +485,7 @@ memory_watch_start(uint64_t bytes, bool shm, bool keep)
   own_shm = shm;
   keeps = keep;
   last = 0;
+  inheritance_begin(&inherited, inheritance);
   if (limit)
     plan_next(0, 0);
 }
@@ -427,15 +521,14 @@ memory_watch_look(int *stopped_before)
   }
   if (!memory_files)
     find_memory_files();
-  uint64_t spent = loop_spent(), used = measure_tree(&measure, false);
-  if (used > limit)
-    used = measure_tree(&measure, true);
+  uint64_t spent = loop_spent(), used = measure_enough(&measure, limit);
   if (used > peak)
     peak = used;
-  if (used > limit && keeps)
+  /* What comes and goes too fast to be told stands still for that. */
+  if ((used > limit || measure.failed) && keeps)
     now_frozen = freeze(&measure, stopped_before);
-  else if (used > limit)
-    kill_largest(&measure);
+  else if (used > limit || measure.failed)
+    used = kill_largest(&measure);
   free(measure.processes);
   if (!now_frozen)
     plan_next(used, loop_spent() - spent);
@@ -450,9 +543,7 @@ memory_watch_now(void)
 
   if (!memory_files)
     find_memory_files();
-  uint64_t used = measure_tree(&measure, false);
-  if (used > limit / 2)
-    used = measure_tree(&measure, true);
+  uint64_t used = measure_enough(&measure, limit / 2);
   free(measure.processes);
   return used;
 }
@@ -467,4 +558,22 @@ uint64_t
 memory_watch_kills(void)
 {
   return kills;
+}
+
+/* Asked once, when it is reaped: after that its number may be another's. */
+bool
+memory_watch_killed(int pid)
+{
+  for (int i = 0; i < KILLED_KEPT; i++)
+    if (killed[i] == pid) {
+      killed[i] = 0;
+      return true;
+    }
+  return false;
+}
+
+uint64_t
+memory_watch_killed_at(void)
+{
+  return killed_at;
 }

@@ -8,8 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* `limit` in bytes; 0: nobody watches. `own_shm`: /dev/shm is a file system of its own. `keep`: freeze, and kill nobody. */
-void memory_watch_start(uint64_t limit, bool own_shm, bool keep);
+/* `limit` in bytes; 0: nobody watches. `inherited`: what its snapshot has of memory, which is not its own. `own_shm`:
+ * /dev/shm is a file system of its own. `keep`: freeze, and kill nobody. */
+void memory_watch_start(uint64_t limit, uint64_t inherited, bool own_shm, bool keep);
 /* How long poll(2) may wait before the next look, -1: for ever. */
 int memory_watch_timeout(void);
 /* Looks, if it is time; true when all has just been frozen for good. `*stopped_before`: the pid of one that was stopped
@@ -20,5 +21,8 @@ uint64_t memory_watch_now(void);
 /* The most that was seen, 0 when nobody looked yet; and how many processes were killed. */
 uint64_t memory_watch_peak(void);
 uint64_t memory_watch_kills(void);
+/* Whether it was this one, and when it was anybody; 0: nobody. */
+bool memory_watch_killed(int pid);
+uint64_t memory_watch_killed_at(void);
 
 #endif

@@ -149,6 +149,8 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
     return decode_u64(value, "io", &plan->io_bytes, err);
   case RAMET_TAG_WATCH:
     return decode_u64(value, "watch", &plan->watch, err);
+  case RAMET_TAG_INHERITED:
+    return decode_u64(value, "inherited", &plan->inherited, err);
   case RAMET_TAG_OWNED:
     if (decode_u32(value, "owned", &number, err) < 0)
       return -1;
@@ -209,7 +211,7 @@ decode_one(struct plan *plan, uint16_t tag, struct span value, int fd_count, str
 static bool
 tag_fits(uint16_t tag, enum plan_use use, bool from_core)
 {
-  if (tag == RAMET_TAG_BYTES || tag == RAMET_TAG_BIND || tag == RAMET_TAG_WATCH)
+  if (tag == RAMET_TAG_BYTES || tag == RAMET_TAG_BIND || tag == RAMET_TAG_WATCH || tag == RAMET_TAG_INHERITED)
     return from_core;
   if (tag == RAMET_TAG_SANDBOX)
     return true;
@@ -357,4 +359,14 @@ bool
 plan_needs_cgroup(const struct plan *plan)
 {
   return plan->quota || plan->io_bytes || (plan->cpu_ns && plan->cpu_ns < ESTIMATED_NS);
+}
+
+uint64_t
+plan_file_size(const struct plan *plan)
+{
+  for (int i = 0; i < plan->rlimit_count; i++)
+    if (plan->rlimits[i].resource == RLIMIT_FSIZE &&
+        (plan->rlimits[i].soft <= plan->disk_bytes || plan->rlimits[i].soft <= plan->shm_bytes))
+      return plan->rlimits[i].soft;
+  return 0;
 }

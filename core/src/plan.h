@@ -58,6 +58,7 @@ struct plan {
   struct span targets[RAMET_BINDS_MAX];
   int bind_count;
   uint64_t watch; /* 0: not init's business */
+  uint64_t inherited; /* of a fork that is watched: bytes of memory that its snapshot has */
   struct span payload;
   void *arena;
 };
@@ -69,6 +70,9 @@ enum plan_use {
   PLAN_SPAWN = 3,  /* command */
   PLAN_START = 4,  /* command whose streams core makes */
 };
+
+/* The largest file that may be written; 0: no file can become as large. */
+uint64_t plan_file_size(const struct plan *plan);
 
 /* `from_core`: the payload was extended by core for init (targets, filter program). */
 int plan_decode(struct span payload, enum plan_use use, bool from_core, int fd_count, struct plan *plan,

@@ -177,7 +177,7 @@ sandbox_free(struct sandbox *sandbox)
   if (sandbox->id && !sandbox->over) {
     files_sandbox_gone(sandbox->id);
     asked_sandbox_gone(sandbox->id);
-    started_sandbox_gone(sandbox->id, sandbox->reason);
+    started_sandbox_gone(sandbox->id, sandbox->reason, sandbox->wall_ns);
   }
   commands_end(&sandbox->commands);
   if (sandbox->cgroup)
@@ -285,6 +285,10 @@ put_end(const struct sandbox *sandbox, bool lingering, struct writer *writer)
   put_u64(writer, RAMET_TAG_DISK_PEAK, sandbox->disk_bytes);
   put_u64(writer, RAMET_TAG_MEMORY_PEAK, sandbox->memory_peak);
   put_u64(writer, RAMET_TAG_OOM_KILLS, sandbox->oom_kills);
+  put_u64(writer, RAMET_TAG_SHM_PEAK, sandbox->shm_bytes);
+  put_u64(writer, RAMET_TAG_CPU_PEAK_NS, sandbox->cpu_peak_ns);
+  put_u32(writer, RAMET_TAG_LIMIT, (uint32_t)sandbox->limit);
+  put_u64(writer, RAMET_TAG_WALL_NS, sandbox->wall_ns);
   put_u64(writer, RAMET_TAG_MEMORY, sandbox->memory);
   put_u64(writer, RAMET_TAG_DISK_BYTES, sandbox->disk);
   put_u64(writer, RAMET_TAG_WATCH, sandbox->watched);
@@ -314,7 +318,7 @@ tell_ended(struct sandbox *sandbox, bool lingering)
   if (!sandbox->is_run) {
     files_sandbox_gone(sandbox->id);
     asked_sandbox_gone(sandbox->id);
-    started_sandbox_gone(sandbox->id, sandbox->reason);
+    started_sandbox_gone(sandbox->id, sandbox->reason, sandbox->wall_ns);
   }
   ended_count++;
   if (sandbox->has_session && sandbox->started)
@@ -404,6 +408,7 @@ claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, con
   sandbox->quota = plan->quota;
   sandbox->own_shm = plan->shm_bytes != 0;
   sandbox->disk = plan->disk_bytes;
+  sandbox->wall_ns = plan->wall_ns;
   last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
     deadline_set(&sandbox->deadline, sandbox->arrived + plan->wall_ns);
@@ -824,6 +829,8 @@ keep_usage(struct sandbox *sandbox, const struct exit_record *record)
   sandbox->system_ns = record->system_ns;
   sandbox->peak_bytes = record->peak_bytes;
   sandbox->disk_bytes = record->disk_bytes;
+  sandbox->shm_bytes = record->shm_bytes;
+  sandbox->cpu_peak_ns = record->cpu_peak_ns;
 }
 
 static void
@@ -842,6 +849,7 @@ take_exit(struct sandbox *sandbox, const struct exit_record *record)
   if (record->started_ns > sandbox->arrived && record->started_ns <= loop_now())
     sandbox->started = record->started_ns;
   sandbox->reason = exit_record_reason(record);
+  sandbox->limit = exit_record_limit(record);
 }
 
 static void
@@ -1066,7 +1074,7 @@ on_linger(struct sandbox *sandbox, struct frame *frame)
     return;
   }
   log_text("sandbox_lingers", "a process does not die");
-  started_sandbox_gone(sandbox->id, sandbox->reason);
+  started_sandbox_gone(sandbox->id, sandbox->reason, sandbox->wall_ns);
   tell_ended(sandbox, true);
 }
 

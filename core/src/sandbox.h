@@ -39,10 +39,12 @@ struct sandbox {
   struct deadline deadline; /* wall limit; in ENDING: patience with a process that does not die */
   uint64_t arrived, started, ended;
   enum ramet_reason reason, cause; /* cause: why it was told to end */
+  enum ramet_limit limit;
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes, memory_peak;
+  uint64_t shm_bytes, cpu_peak_ns;
   uint64_t oom_kills; /* that were told with the end of a command */
-  uint64_t memory, disk; /* its limits */
+  uint64_t memory, disk, wall_ns; /* its limits */
   uint64_t processes, quota; /* as well, for the totals */
   bool own_shm;              /* /dev/shm is a file system of its own */
   uint64_t cgroup;       /* number of its own; 0: none */

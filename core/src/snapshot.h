@@ -47,6 +47,8 @@ void snapshot_region(const struct snapshot *snapshot, uint64_t *start, uint64_t 
 int snapshot_spawn(struct snapshot *snapshot, uint64_t sandbox, int init_pidfd, struct spawn_ends *ends,
                    struct err *err) MUST_CHECK;
 
+/* Memory that a child has from it. */
+uint64_t snapshot_inheritance(const struct snapshot *snapshot);
 /* A child has ended, whose twin has its memory still: what it touched the next spares will touch ahead. True when the
  * twin was taken. */
 bool snapshot_learn(struct snapshot *snapshot, int twin);

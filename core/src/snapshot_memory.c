@@ -58,8 +58,21 @@ resident(pid_t pid)
 void
 snapshot_memory_charge(struct snapshot *s)
 {
-  s->stem_bytes = resident(s->stem_pid);
+  s->stem_bytes = s->anonymous_bytes = resident(s->stem_pid);
   s->weighed_at = 0;
+}
+
+/* While it has had no stem yet: what its image tells of. */
+uint64_t
+snapshot_inheritance(const struct snapshot *s)
+{
+  uint64_t bytes = s->anonymous_bytes;
+
+  for (uint32_t i = 0; !s->anonymous_bytes && i < s->image.process_count; i++)
+    for (uint32_t run = 0; run < s->image.processes[i].run_count; run++)
+      if (s->image.processes[i].runs[run].offset != IMAGE_GUARD)
+        bytes += s->image.processes[i].runs[run].length;
+  return bytes;
 }
 
 static bool

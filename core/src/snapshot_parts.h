@@ -68,6 +68,7 @@ struct snapshot {
   bool drop;
   /* what the budget is charged with */
   uint64_t stem_bytes, spare_bytes, pages_bytes, weighed_at;
+  uint64_t anonymous_bytes; /* of its stem, also when that has gone; 0: it has had none */
   pid_t spare_pid; /* 0: it has not said yet */
   bool stays; /* it could not be written out */
 };

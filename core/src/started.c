@@ -266,6 +266,10 @@ finish(struct started *one, enum ramet_reason reason, const struct exit_record *
                         .oom_kills = record->oom_kills,
                         .elapsed_ns = one->elapsed_ns,
                         .setup_ns = one->began ? one->began - one->arrived : 0,
+                        .cpu_peak_ns = record->cpu_peak_ns,
+                        .shm_bytes = record->shm_bytes,
+                        .wall_ns = one->wall_ns,
+                        .limit = (uint32_t)exit_record_limit(record),
                         .lingering = lingering};
   streamlog_finish(one->log, &end);
   one->deadline.exact = false;
@@ -360,7 +364,7 @@ started_exited(uint64_t sandbox, const struct exit_record *record)
 }
 
 void
-started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason)
+started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason, uint64_t wall_ns)
 {
   struct started *next;
   struct err err;
@@ -377,6 +381,8 @@ started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason)
       next = all; /* what follows may have gone too */
       continue;
     }
+    if (reason == RAMET_REASON_TIMEOUT)
+      one->wall_ns = wall_ns; /* its own is not over */
     /* The first command's end ends the sandbox, and this one with it. */
     if (one->exited)
       finish(one, one->exit_reason, &one->exit, false);

@@ -32,8 +32,8 @@ bool started_failed(uint64_t sandbox, uint64_t request, const struct err *err);
 bool started_exited(uint64_t sandbox, const struct exit_record *record);
 /* The error for who asks something of a command that does not run: `command_ended` or `unknown_command`; -1. */
 int started_missing(uint64_t sandbox, uint32_t number, struct err *err) MUST_CHECK;
-/* The sandbox has ended, or its end is told. */
-void started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason);
+/* The sandbox has ended, or its end is told. `wall_ns`: the time that it had. */
+void started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason, uint64_t wall_ns);
 /* Two sandboxes change numbers: swap.h. Their commands go with them. */
 void started_swap(const uint64_t pair[2]);
 /* Who asked has gone: it is not answered, and what it started goes on. NULL: the daemon. */

@@ -395,6 +395,10 @@ streamlog_finish(struct streamlog *log, const struct log_end *end)
   header->memory_peak = end->memory_peak;
   header->oom_kills = end->oom_kills;
   header->lingering = end->lingering;
+  header->limit = end->limit;
+  header->cpu_peak_ns = end->cpu_peak_ns;
+  header->shm_bytes = end->shm_bytes;
+  header->wall_ns = end->wall_ns;
   __atomic_store_n(&header->state, RAMET_COMMAND_ENDED, __ATOMIC_RELEASE);
   munmap(log->header, RAMET_LOG_HEADER);
   log->header = NULL;

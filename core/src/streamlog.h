@@ -13,6 +13,8 @@ struct streamlog;
 struct log_end {
   uint32_t reason, status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes, elapsed_ns, setup_ns, memory_peak, oom_kills;
+  uint64_t cpu_peak_ns, shm_bytes, wall_ns;
+  uint32_t limit;
   bool lingering;
 };
 

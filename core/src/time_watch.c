@@ -34,6 +34,8 @@
 #define DENSE_NS 40000000u
 /* What a look may run of the time until the next one. */
 #define COST 10u
+/* The kernel holds a process to its own limit by ticks, of which each may stand for more than was run. */
+#define TICKS_SHARE 4
 #define FIELD_PARENT 4
 #define FIELD_STARTED 22
 #define FIELD_IGNORED 33
@@ -104,14 +106,18 @@ read_stat(int pid, struct seen *seen)
 }
 
 static uint64_t
+time_of(const struct rusage *usage)
+{
+  return (uint64_t)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * SECOND_NS +
+         (uint64_t)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) * 1000u;
+}
+
+static uint64_t
 reaped_by_init(void)
 {
   struct rusage usage;
 
-  if (getrusage(RUSAGE_CHILDREN, &usage) < 0)
-    return 0;
-  return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * SECOND_NS +
-         (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u;
+  return getrusage(RUSAGE_CHILDREN, &usage) < 0 ? 0 : time_of(&usage);
 }
 
 static void
@@ -357,4 +363,20 @@ bool
 time_watch_killed(void)
 {
   return killed;
+}
+
+bool
+time_watch_reached(const struct rusage *usage)
+{
+  uint64_t error = cpu_limit / TICKS_SHARE < SECOND_NS ? cpu_limit / TICKS_SHARE : SECOND_NS;
+
+  return cpu_limit && (warned || killed || time_of(usage) >= cpu_limit - error);
+}
+
+uint64_t
+time_watch_used(void)
+{
+  uint64_t reaped = reaped_by_init(), used = group < 0 ? known : counted();
+
+  return used > reaped ? used : reaped;
 }

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/resource.h>
 
 /* In nanoseconds; 0: nobody looks. `own`: each process has the same limit on its own time, as a resource limit. `cgroup`:
  * the directory of the one that counts the time of all of them, or -1. */
@@ -18,5 +19,9 @@ bool time_watch_look(void);
 void time_watch_touch(void);
 /* Whether all that ran was killed for its time. */
 bool time_watch_killed(void);
+/* Whether the time is over: of all together, or of one that has used this. */
+bool time_watch_reached(const struct rusage *usage);
+/* What all have used, as far as that is known. */
+uint64_t time_watch_used(void);
 
 #endif

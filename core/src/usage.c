@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "usage.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +69,30 @@ nanoseconds(uint64_t ticks)
   return ticks * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
+static uint64_t
+used_bytes(const struct statfs *fs)
+{
+  return (uint64_t)(fs->f_blocks - fs->f_bfree) * (uint64_t)fs->f_bsize;
+}
+
+/* Below the sandbox's /dev, of which nothing is the guest's but what is in there. */
+static int
+put_shm(int tree, struct writer *writer, struct err *err)
+{
+  struct statfs fs;
+  cleanup_fd int shm = openat(tree, "dev/shm", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+  if (shm < 0 || fstatfs(shm, &fs) < 0)
+    return err_code(err, "internal", "its /dev/shm cannot be told: %s", strerror(errno));
+  put_u64(writer, RAMET_TAG_SHM_PEAK, used_bytes(&fs));
+  put_u64(writer, RAMET_TAG_SHM_BYTES, (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize);
+  put_u64(writer, RAMET_TAG_SHM_FILE_COUNT, (uint64_t)(fs.f_files - fs.f_ffree));
+  put_u64(writer, RAMET_TAG_SHM_INODES, (uint64_t)fs.f_files);
+  return 0;
+}
+
 int
-usage_put(int init, int tree, struct writer *writer, struct err *err)
+usage_put(int init, int tree, bool own_shm, struct writer *writer, struct err *err)
 {
   static int pids[PROCESSES_MAX];
   struct sum sum = {0};
@@ -92,9 +115,9 @@ usage_put(int init, int tree, struct writer *writer, struct err *err)
   put_u64(writer, RAMET_TAG_SHARED_BYTES, sum.shared);
   put_u32(writer, RAMET_TAG_PROCESS_COUNT, sum.processes);
   put_u32(writer, RAMET_TAG_THREAD_COUNT, sum.threads);
-  put_u64(writer, RAMET_TAG_FILE_BYTES, (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize);
+  put_u64(writer, RAMET_TAG_FILE_BYTES, used_bytes(&fs));
   put_u64(writer, RAMET_TAG_DISK_BYTES, (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize);
   put_u64(writer, RAMET_TAG_FILE_COUNT, (uint64_t)(fs.f_files - fs.f_ffree));
   put_u64(writer, RAMET_TAG_DISK_INODES, (uint64_t)fs.f_files);
-  return 0;
+  return own_shm ? put_shm(tree, writer, err) : 0;
 }

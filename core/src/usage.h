@@ -6,6 +6,6 @@
 #include "wire.h"
 
 /* Of the processes below `init`, and of the file system of `tree`. */
-int usage_put(int init, int tree, struct writer *writer, struct err *err) MUST_CHECK;
+int usage_put(int init, int tree, bool own_shm, struct writer *writer, struct err *err) MUST_CHECK;
 
 #endif

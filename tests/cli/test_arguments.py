@@ -211,8 +211,13 @@ def test_bytes_that_are_no_text_come_in_base64_beside_it(monkeypatch, capfd):
         (CommandResult(124), ""),
         (CommandResult(139, "signal", "SIGSEGV"), ""),
         (
-            CommandResult(152, "signal", "SIGXCPU"),
+            CommandResult(152, "signal", "SIGXCPU", reached="cpu_seconds"),
             "ramet: the command: ended by SIGXCPU (limit --cpu-seconds)\n",
+        ),
+        (CommandResult(152, "signal", "SIGXCPU"), ""),
+        (
+            CommandResult(153, reached="file_size"),
+            "ramet: the command: exit code 153 (limit --file-size)\n",
         ),
         (CommandResult(137, "killed"), "ramet: the command: its sandbox was ended from outside\n"),
         (CommandResult(137, "lost"), "ramet: the command: its sandbox was lost\n"),

@@ -183,6 +183,7 @@ enum ramet_tag {
   RAMET_TAG_FAULT = 42, /* u32: enum ramet_step that is to fail with EIO; FAULT_HOLD: to wait for SIGCONT (tests) */
   RAMET_TAG_MEMORY = 43, /* u64: bytes that all processes and written files together may take; 0: any */
   RAMET_TAG_WATCH = 44, /* u64, core to init: the same, where init has to see to it; in results, 1 if it had */
+  RAMET_TAG_INHERITED = 27, /* u64, core to init: of a fork that is watched, memory that its snapshot has */
   RAMET_TAG_KEEP = 46, /* u32: 1: what exceeds its memory is not killed, but stands still until it is ended */
   RAMET_TAG_CPU_QUOTA = 45, /* u64: microseconds of processor time in each 100 ms; 0: any */
   RAMET_TAG_CPU_NS = 84, /* u64: processor time of all processes together; 0: any */
@@ -228,9 +229,14 @@ enum ramet_tag {
   RAMET_TAG_SETUP_NS = 79, /* u64: from arrival to the command's exec */
   RAMET_TAG_MEMORY_PEAK = 81, /* u64: the most that everything together took, as far as somebody looked */
   RAMET_TAG_OOM_KILLS = 82, /* u64: processes that were killed because of the limit on memory */
-  RAMET_TAG_DISK_FULL = 83, /* u32: 1 when nothing more could be written at the end */
   RAMET_TAG_SHARED_BYTES = 89, /* u64: of MEMORY_BYTES, what others have as well */
   RAMET_TAG_FILE_COUNT = 105, /* u64: files and directories in the writable layer; DISK_INODES: that may be */
+  RAMET_TAG_REACHED = 96, /* u32, init to core: enum ramet_reached */
+  RAMET_TAG_LIMIT = 97, /* u32: enum ramet_limit */
+  RAMET_TAG_CPU_PEAK_NS = 98, /* u64: what all processes have run, where the limit on that was reached; else 0 */
+  RAMET_TAG_SHM_PEAK = 99, /* u64: bytes in a /dev/shm of its own; SHM_BYTES: that may be, 0: it has none */
+  RAMET_TAG_SHM_FILE_COUNT = 108, /* u64: files and directories in that; SHM_INODES: that may be */
+  RAMET_TAG_SHM_INODES = 109,
   RAMET_TAG_CPU_KILLED = 88, /* u32, init to core: 1 when all was killed for its processor time */
   RAMET_TAG_STARTED_NS = 80, /* u64, init to core, of RUN: CLOCK_MONOTONIC at the command's exec */
   /* roots */
@@ -355,6 +361,9 @@ struct ramet_log {
   uint32_t terminal; /* from the beginning on; 1: standard output is a terminal's, and there is no standard error */
   uint64_t begin[2]; /* of a command that was forked while it ran: what came before is in its parent's log alone */
   uint32_t filling[2]; /* core's: what it has read of a stream is not counted yet */
+  uint32_t limit; /* enum ramet_limit; at the end, as what follows */
+  uint32_t zero;
+  uint64_t cpu_peak_ns, shm_bytes, wall_ns;
 };
 
 struct ramet_command_info {
@@ -388,6 +397,25 @@ enum ramet_reason {
   RAMET_REASON_CPU = 7, /* killed because of the limit on processor time */
   RAMET_REASON_IDLE = 8, /* nothing ran in the sandbox for as long as may be */
   RAMET_REASON_DISK = 6, /* a mapped file could not grow: SIGBUS, and the disk is full */
+};
+
+/* What init has seen, when a command ended. */
+enum ramet_reached {
+  RAMET_REACHED_MEMORY = 1, /* it, or what it may have waited for, had just been killed for the limit on memory */
+  RAMET_REACHED_CPU = 2, /* the limit on processor time was reached */
+  RAMET_REACHED_FILE_SIZE = 4, /* it, and what it waited for, had written as much as one file may have */
+  RAMET_REACHED_DISK = 8, /* nothing more could be written to the root */
+  RAMET_REACHED_SHM = 16, /* or to a /dev/shm of its own */
+};
+
+/* The limit whose being reached goes with the signal that a command, or by a shell's exit code what it waited for, died
+ * of. Others are told by the reason. */
+enum ramet_limit {
+  RAMET_LIMIT_NONE = 0,
+  RAMET_LIMIT_CPU_SECONDS = 1,
+  RAMET_LIMIT_FILE_SIZE = 2,
+  RAMET_LIMIT_DISK = 3,
+  RAMET_LIMIT_SHM = 4,
 };
 
 /* Named steps. A failure carries the step and errno; RAMET_TAG_FAULT makes one fail on purpose. */

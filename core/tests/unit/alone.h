@@ -185,10 +185,11 @@ started_exited(uint64_t sandbox, const struct exit_record *record)
 }
 
 void
-started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason)
+started_sandbox_gone(uint64_t sandbox, enum ramet_reason reason, uint64_t wall_ns)
 {
   (void)sandbox;
   (void)reason;
+  (void)wall_ns;
 }
 
 bool
@@ -470,6 +471,13 @@ snapshot_session_gone(const struct lane *session)
 
 uint32_t
 snapshot_number(const struct snapshot *snapshot)
+{
+  (void)snapshot;
+  return 0;
+}
+
+uint64_t
+snapshot_inheritance(const struct snapshot *snapshot)
 {
   (void)snapshot;
   return 0;

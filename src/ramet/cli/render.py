@@ -52,9 +52,9 @@ def age(seconds: float) -> str:
 
 def how_it_ended(result: CommandResult) -> str:
     """The end of a command in a few words."""
-    if result.reason == "exit":
-        return f"exit code {result.exit_code}"
     limit = BY_NAME.get(result.limit or "")
+    if result.reason == "exit":
+        return f"exit code {result.exit_code}" + (f" (limit {limit.option})" if limit else "")
     if result.reason == "timeout":
         return "out of time, every process killed"
     if result.reason == "idle":

@@ -359,9 +359,6 @@ def result_of(info: SandboxInfo, out: Captured, err: Captured, encoding: str) ->
     end = info.end
     assert end is not None  # noqa: S101  the caller's order
     result = results.result_of(end, out, err, limits=Limits.of(info.limits), encoding=encoding)
-    if result.limit == "wall" and "wall" not in info.limits:
-        # A `timeout` is not kept, and the default is for runs alone.
-        result = dataclasses.replace(result, limit_value=None)
     if not info.keep_on:
         return result
     return dataclasses.replace(result, kept=info.kept, kept_error=info.kept_error)

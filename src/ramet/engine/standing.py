@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ramet._descriptors import close_all, copies
 from ramet.engine.drain import Drain
 from ramet.engine.durable import Ground
+from ramet.engine.keeping import CORE_S
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models.commands import FIRST
 from ramet.models.limits import Limits, without_memory
@@ -457,6 +458,8 @@ class Sandbox:
         if self.overdue is not None and end.reason == "killed":
             code = EXIT_TIMEOUT if self.overdue == "timeout" else end.exit_code
             end = end._replace(reason=self.overdue, exit_code=code)
+        if self.until is not None and end.wall > CORE_S:
+            end = end._replace(wall=round(end.wall - CORE_S, 9))
         self.end = end if self.exit is None else self.exit._replace(lingering=end.lingering)
         if self.end.reason in self.keep_on and self.kept is None:
             self.kept_error = self.kept_error or "the daemon did not come to it in time"

@@ -362,6 +362,11 @@ class RunEnd(NamedTuple):
     memory_limit: int = 0
     disk_limit: int = 0
     cgroups: str = ""
+    reached: str | None = None
+    """The limit that goes with its signal, or by a shell's exit code with that of what it waited for."""
+    cpu_peak_ms: float = 0.0
+    shm_bytes: int = 0
+    wall: float = 0.0
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON."""

@@ -22,7 +22,6 @@ EXIT_TIMEOUT = 124
 _LIMIT_OF_REASON = MappingProxyType(
     {"timeout": "wall", "oom": "memory", "disk": "disk", "cpu": "cpu_seconds", "idle": "idle"}
 )
-_LIMIT_OF_SIGNAL = MappingProxyType({"SIGXCPU": "cpu_seconds", "SIGXFSZ": "file_size"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,11 +83,16 @@ class CommandResult:
 
     `exit_code` is the command's own; 124 when it ran out of time; 128+n when signal n ended it. `reason` says
     who ended it: ``exit`` (itself), ``signal`` (a signal of its own making or the kernel's, named in
-    `signal`), ``timeout``, ``oom`` (it, or what it waited for, was killed for the limit ``memory``), ``disk``
-    (a file that it had mapped could not grow), ``cpu`` (it went on after SIGXCPU), ``idle`` (nothing in its
-    sandbox ran for so long), ``killed`` (by request or because its owner went), ``lost``
-    (the sandbox's init was killed from outside). `limit` names the limit that ended it, where that is known;
-    `limit_value` is that limit (None of a sandbox's `timeout`), and `peak` what was used of it, if measured.
+    `signal`), ``timeout``, ``oom`` (it was killed for the limit ``memory``, or ended with 137 at once after
+    what it waited for was), ``disk`` (SIGBUS ended it while nothing more could be written: a file that it had
+    mapped could not grow), ``cpu`` (it went on after SIGXCPU), ``idle`` (nothing in its sandbox ran for so
+    long), ``killed`` (by request or because its owner went), ``lost`` (the sandbox's init was killed from
+    outside).
+
+    `limit` names the limit that ended it, where that is known, `limit_value` is what it was, and `peak` what
+    was used of it, if measured. Shells end with 128+n when signal n ended what they waited for: with such a
+    code of a limit's signal `reason` is ``exit``, and `limit` names that limit if it was reached. Without
+    `limit` nobody knows whether a signal, or such a code, was the program's own.
 
     `duration_ms` counts from the request's arrival in core to the end of the command, `setup_ms` to its exec.
     `enforced_by` tells the mechanism behind each limit. `lingering` is true when a process could not be
@@ -112,6 +116,7 @@ class CommandResult:
     lingering: bool = False
     kept: str | None = None
     kept_error: str | None = None
+    reached: str | None = dataclasses.field(default=None, repr=False)
     encoding: str = dataclasses.field(default="utf-8", repr=False)
     errors: str = dataclasses.field(default="replace", repr=False)
 
@@ -127,8 +132,8 @@ class CommandResult:
 
     @property
     def limit(self) -> str | None:
-        """Name of the limit that ended the command, or None."""
-        return limit_of(self.reason, self.signal)
+        """Name of the limit that ended the command, or that goes with its signal or exit code; or None."""
+        return limit_of(self.reason, self.reached)
 
     @property
     def stdout(self) -> str:
@@ -175,12 +180,13 @@ class CommandResult:
         if self.reason == "timeout":
             return "ran out of time"
         if self.reason == "signal":
-            return f"was ended by {self.signal}"
+            return f"was ended by {self.signal}" + (f", its limit of {self.limit}" if self.limit else "")
         if self.reason in _LIMIT_OF_REASON:
             return f"exceeded its limit of {self.limit}"
         if self.reason != "exit":
             return f"was ended from outside ({self.reason})"
-        return f"ended with exit code {self.exit_code}"
+        reached = f", its limit of {self.limit} being reached" if self.limit else ""
+        return f"ended with exit code {self.exit_code}{reached}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as a JSON object; streams as text, with exact counts."""
@@ -208,22 +214,21 @@ class CommandResult:
         }
 
 
-def limit_of(reason: str, signal: str | None) -> str | None:
-    """Name of the limit that ends a command for this reason, with this signal; None when none does."""
-    if reason == "signal" and signal:
-        return _LIMIT_OF_SIGNAL.get(signal)
-    return _LIMIT_OF_REASON.get(reason)
+def limit_of(reason: str, reached: str | None = None) -> str | None:
+    """Name of the limit that ends a command for this reason, or of `reached`; None when none does."""
+    return reached or _LIMIT_OF_REASON.get(reason)
 
 
 def result_of(
     end: RunEnd, out: Captured, err: Captured, *, limits: Limits = DEFAULT_LIMITS, encoding: str = "utf-8"
 ) -> CommandResult:
     """The result of a command with these limits, which ended so and wrote that."""
-    limit = limit_of(end.reason, end.signal)
+    limit = limit_of(end.reason, end.reached)
     peaks = {
         "memory": end.memory_peak,
         "disk": end.disk_bytes,
-        "cpu_seconds": round((end.user_ms + end.system_ms) / 1e3),
+        "shm": end.shm_bytes,
+        "cpu_seconds": round(max(end.user_ms + end.system_ms, end.cpu_peak_ms) / 1e3),
     }
     return CommandResult(
         exit_code=end.exit_code,
@@ -241,6 +246,7 @@ def result_of(
         enforced_by=dict(enforced_by(end.cgroups)),
         single_uid=end.single_uid,
         lingering=end.lingering,
+        reached=end.reached,
         encoding=encoding,
     )
 
@@ -248,8 +254,8 @@ def result_of(
 def _value_of(limit: str | None, end: RunEnd, limits: Limits) -> float | None:
     if limit is None:
         return None
-    # Core says what it was: a default may be more than the machine has.
-    told = {"memory": end.memory_limit, "disk": end.disk_limit}.get(limit)
+    # Core says what it was: a default may be more than the machine has, and a `timeout` is no limit of those.
+    told = {"memory": end.memory_limit, "disk": end.disk_limit, "wall": end.wall}.get(limit)
     return told or getattr(limits, limit)
 
 

@@ -865,12 +865,12 @@ class SandboxInfo:
         if end is None:
             return ""
         if end.reason == "exit":
-            return f"exit code {end.exit_code}"
+            return f"exit code {end.exit_code}" + (f", limit {end.reached}" if end.reached else "")
         if end.reason == "timeout":
             return "its time was up" + self._what_is_kept()
         if end.reason == "idle":
             return "nothing in it ran for too long"
-        if limit := limit_of(end.reason, None):
+        if limit := limit_of(end.reason, end.reached):
             return f"its limit of {limit} was exceeded"
         return end.signal or f"{end.reason}: {self.note or 'nobody said why'}"
 
@@ -903,7 +903,8 @@ class Metrics:
     Times are of its processes, those that ended too. `memory_bytes` is the sum of what is resident of each:
     pages that processes share count for each of them. `shared_bytes` of it others have as well: the snapshot
     that it was forked from, its other forks, whoever runs the same programs. `disk_bytes` of `disk_limit` are
-    written to its files, which are `files` of `files_limit` files and directories.
+    written to its files, which are `files` of `files_limit` files and directories; the like with `shm_` are
+    those of a /dev/shm with a size of its own (the limit ``shm``), else 0: then they are among the others.
     """
 
     user_ms: float
@@ -916,15 +917,25 @@ class Metrics:
     files: int = 0
     files_limit: int = 0
     shared_bytes: int = 0
+    shm_bytes: int = 0
+    shm_limit: int = 0
+    shm_files: int = 0
+    shm_files_limit: int = 0
 
     @property
     def disk_full(self) -> bool:
-        """Whether nothing more can be written: ``ENOSPC`` inside."""
+        """Whether nothing more can be written, or no file be made: ``ENOSPC`` inside."""
         return self.disk_bytes >= self.disk_limit or 0 < self.files_limit <= self.files
+
+    @property
+    def shm_full(self) -> bool:
+        """The same of a /dev/shm with a size of its own; of any other `disk_full` tells."""
+        full = self.shm_bytes >= self.shm_limit or 0 < self.shm_files_limit <= self.shm_files
+        return self.shm_limit > 0 and full
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {**dataclasses.asdict(self), "disk_full": self.disk_full}
+        return {**dataclasses.asdict(self), "disk_full": self.disk_full, "shm_full": self.shm_full}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

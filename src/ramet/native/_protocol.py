@@ -149,6 +149,7 @@ TAG_RECORD = 41
 TAG_FAULT = 42
 TAG_MEMORY = 43
 TAG_WATCH = 44
+TAG_INHERITED = 27
 TAG_KEEP = 46
 TAG_CPU_QUOTA = 45
 TAG_CPU_NS = 84
@@ -191,9 +192,14 @@ TAG_LINGERING = 78
 TAG_SETUP_NS = 79
 TAG_MEMORY_PEAK = 81
 TAG_OOM_KILLS = 82
-TAG_DISK_FULL = 83
 TAG_SHARED_BYTES = 89
 TAG_FILE_COUNT = 105
+TAG_REACHED = 96
+TAG_LIMIT = 97
+TAG_CPU_PEAK_NS = 98
+TAG_SHM_PEAK = 99
+TAG_SHM_FILE_COUNT = 108
+TAG_SHM_INODES = 109
 TAG_CPU_KILLED = 88
 TAG_STARTED_NS = 80
 TAG_DIR = 90
@@ -269,6 +275,20 @@ REASON_OOM = 5
 REASON_CPU = 7
 REASON_IDLE = 8
 REASON_DISK = 6
+
+# enum ramet_reached
+REACHED_MEMORY = 1
+REACHED_CPU = 2
+REACHED_FILE_SIZE = 4
+REACHED_DISK = 8
+REACHED_SHM = 16
+
+# enum ramet_limit
+LIMIT_NONE = 0
+LIMIT_CPU_SECONDS = 1
+LIMIT_FILE_SIZE = 2
+LIMIT_DISK = 3
+LIMIT_SHM = 4
 
 # enum ramet_step
 STEP_NONE = 0
@@ -596,6 +616,7 @@ TAG_NAMES = MappingProxyType(
         42: "fault",
         43: "memory",
         44: "watch",
+        27: "inherited",
         46: "keep",
         45: "cpu_quota",
         84: "cpu_ns",
@@ -638,9 +659,14 @@ TAG_NAMES = MappingProxyType(
         79: "setup_ns",
         81: "memory_peak",
         82: "oom_kills",
-        83: "disk_full",
         89: "shared_bytes",
         105: "file_count",
+        96: "reached",
+        97: "limit",
+        98: "cpu_peak_ns",
+        99: "shm_peak",
+        108: "shm_file_count",
+        109: "shm_inodes",
         88: "cpu_killed",
         80: "started_ns",
         90: "dir",

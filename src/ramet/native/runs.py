@@ -33,6 +33,12 @@ _REASONS: dict[int, Reason] = {
     p.REASON_CPU: "cpu",
     p.REASON_IDLE: "idle",
 }
+_LIMITS = {
+    p.LIMIT_CPU_SECONDS: "cpu_seconds",
+    p.LIMIT_FILE_SIZE: "file_size",
+    p.LIMIT_DISK: "disk",
+    p.LIMIT_SHM: "shm",
+}
 _OWN_END = frozenset({"exit", "oom"})
 _CWD_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG})
 
@@ -121,7 +127,16 @@ def end_of(found: Attributes) -> RunEnd:
         lingering=False,
         memory_peak=found.u64(p.TAG_MEMORY_PEAK),
         oom_kills=found.u64(p.TAG_OOM_KILLS),
+        reached=reached(found.u32(p.TAG_LIMIT)),
+        cpu_peak_ms=found.u64(p.TAG_CPU_PEAK_NS) / 1e6,
+        shm_bytes=found.u64(p.TAG_SHM_PEAK),
+        wall=found.u64(p.TAG_WALL_NS) / 1e9,
     )
+
+
+def reached(number: int) -> str | None:
+    """The limit of this number, as core tells which was reached; None for none."""
+    return _LIMITS.get(number)
 
 
 def explained(error: RametError, request: RunRequest, user: tuple[int, int] = ROOT) -> RametError:

@@ -17,7 +17,7 @@ from ramet.models.results import Captured, CommandResult, result_of
 from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, FrameError, decode, raw, text, u32, u64
-from ramet.native.runs import end_of, environment_part, explained
+from ramet.native.runs import end_of, environment_part, explained, reached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ramet.models.results import Reason
 
 # struct ramet_log and struct ramet_command_info of core/include/ramet/protocol.h
-_LOG = struct.Struct("<II QQQ 2Q 2I II 4Q 2Q 2Q II 2Q")
+_LOG = struct.Struct("<II QQQ 2Q 2I II 4Q 2Q 2Q II 2Q 8x I4x 3Q")
 _INFO = struct.Struct("<8I Q 2Q")
 TURN = struct.Struct("<Q")
 TURN_PLACE = p.LOG_HEADER - TURN.size
@@ -99,6 +99,10 @@ class Header(NamedTuple):
     terminal: int
     out_begin: int
     err_begin: int
+    limit: int
+    cpu_peak_ns: int
+    shm_bytes: int
+    wall_ns: int
 
     @property
     def ended(self) -> bool:
@@ -213,6 +217,10 @@ class Log:
             memory_limit=limits.takeable,
             disk_limit=limits.writable,
             cgroups=lane.cgroups,
+            reached=reached(header.limit),
+            cpu_peak_ms=header.cpu_peak_ns / 1e6,
+            shm_bytes=header.shm_bytes,
+            wall=header.wall_ns / 1e9,
         )
         captured = (self.captured(header, stream) for stream in (0, 1))
         return result_of(end, *captured, limits=limits, encoding=encoding)

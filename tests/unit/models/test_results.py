@@ -32,8 +32,10 @@ def test_any_other_end_fails_a_check(result):
 
 def test_the_limit_that_ended_a_command_is_named_where_it_is_known():
     assert CommandResult(exit_code=124, reason="timeout").limit == "wall"
-    assert CommandResult(exit_code=152, reason="signal", signal="SIGXCPU").limit == "cpu_seconds"
-    assert CommandResult(exit_code=153, reason="signal", signal="SIGXFSZ").limit == "file_size"
+    assert CommandResult(exit_code=153, reason="signal", signal="SIGXFSZ").limit is None
+    result = CommandResult(exit_code=153, reason="signal", signal="SIGXFSZ", reached="file_size")
+    assert result.limit == "file_size"
+    assert CommandResult(exit_code=135, reason="disk", reached="shm").limit == "shm"
     assert CommandResult(exit_code=137, reason="signal", signal="SIGKILL").limit is None
     assert CommandResult(exit_code=168, reason="signal", signal="SIG40").limit is None
     assert CommandResult(exit_code=1).limit is None

@@ -326,6 +326,8 @@ def stats(
     if as_json:
         print(json.dumps(found.to_dict()))
         return 0
+    shm = f"{size(found.shm_bytes)} of {size(found.shm_limit)}{', full' * found.shm_full}"
+    files = f"{found.shm_files} of {found.shm_files_limit}"
     pairs(
         {
             "processor": f"{(found.user_ms + found.system_ms) / 1e3:.2f} s",
@@ -333,6 +335,7 @@ def stats(
             "processes": f"{found.processes}, with {found.threads} threads",
             "disk": f"{size(found.disk_bytes)} of {size(found.disk_limit)}{', full' * found.disk_full}",
             "files": f"{found.files} of {found.files_limit}",
+            **({"/dev/shm": f"{shm}; files: {files}"} if found.shm_limit else {}),  # noqa: S108  a label
         }
     )
     return 0

@@ -569,6 +569,10 @@ class AsyncFiles:
             files=found.u64(p.TAG_FILE_COUNT),
             files_limit=found.u64(p.TAG_DISK_INODES),
             shared_bytes=found.u64(p.TAG_SHARED_BYTES),
+            shm_bytes=found.u64(p.TAG_SHM_PEAK),
+            shm_limit=found.u64(p.TAG_SHM_BYTES),
+            shm_files=found.u64(p.TAG_SHM_FILE_COUNT),
+            shm_files_limit=found.u64(p.TAG_SHM_INODES),
         )
 
     async def processes(self) -> tuple[Process, ...]:

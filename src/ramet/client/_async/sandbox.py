@@ -764,8 +764,8 @@ class AsyncSandbox(Opening):
             n: how many, from 1 to 1000.
             env: variables to set in the kernel's environment.
             seed: makes what a child's kernel calls random repeat itself; by default no two are alike.
-            limits: those that differ from this one's: ``memory``, ``cpus``, ``disk``, ``inodes``, ``wall``,
-                ``output``.
+            limits: those that differ from this one's, any of the table; of ``processes``, ``open_files``,
+                ``file_size``, ``address_space`` and ``cpu_seconds`` no more than this one has.
             metadata: what to note of each.
             names: one for each of `n`.
             timeout: as for a new sandbox.

@@ -566,6 +566,10 @@ class Files:
             files=found.u64(p.TAG_FILE_COUNT),
             files_limit=found.u64(p.TAG_DISK_INODES),
             shared_bytes=found.u64(p.TAG_SHARED_BYTES),
+            shm_bytes=found.u64(p.TAG_SHM_PEAK),
+            shm_limit=found.u64(p.TAG_SHM_BYTES),
+            shm_files=found.u64(p.TAG_SHM_FILE_COUNT),
+            shm_files_limit=found.u64(p.TAG_SHM_INODES),
         )
 
     def processes(self) -> tuple[Process, ...]:
