@@ -358,7 +358,17 @@ was_killed(int pid)
   return false;
 }
 
-/* And who traces them: killed alone, a tracer can be held as well. */
+static void
+kill_and_note(int pid)
+{
+  if (kill(pid, SIGKILL) == 0) {
+    kills++;
+    killed_at = loop_now();
+  }
+  killed[killed_next++ % KILLED_KEPT] = pid;
+}
+
+/* And who traces them: killed alone, a tracer can be held as well. A thread that traces is not known by its process. */
 static void
 kill_tracers(int pid)
 {
@@ -366,21 +376,16 @@ kill_tracers(int pid)
 
   for (int i = 0; i < count; i++)
     for (int depth = 0, tid = threads[i]; depth < TRACERS_DEEP && (tid = procfs_tracer(tid)) > 1; depth++)
-      kills += kill(tid, SIGKILL) == 0;
+      kill_and_note(tid);
 }
 
 static void
 kill_one(int pid)
 {
-  if (was_killed(pid)) {
+  if (was_killed(pid))
     kill_tracers(pid);
-    return;
-  }
-  if (kill(pid, SIGKILL) == 0) {
-    kills++;
-    killed_at = loop_now();
-  }
-  killed[killed_next++ % KILLED_KEPT] = pid;
+  else
+    kill_and_note(pid);
 }
 
 /* Who takes most, and so on until what they had makes up for the excess: what is freed is no more than that, as others
