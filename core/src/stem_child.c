@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "syscalls.h"
 
@@ -239,6 +240,23 @@ stem_build_terminal(struct builder *b)
     b->args->control_kind = PIE_GIVES_UP;
 }
 
+/* A snapshot may come from where more was allowed: nobody here can raise a hard limit above core's. */
+static void
+build_limits(struct builder *b)
+{
+  uint64_t (*limits)[2] = b->args->rlimits;
+  struct rlimit own;
+
+  memcpy(limits, b->process->process.rlimits, sizeof b->args->rlimits);
+  for (int resource = 0; resource < PIE_RESOURCES; resource++) {
+    if (getrlimit(resource, &own) < 0 || own.rlim_max >= limits[resource][1])
+      continue;
+    limits[resource][1] = own.rlim_max;
+    if (limits[resource][0] > own.rlim_max)
+      limits[resource][0] = own.rlim_max;
+  }
+}
+
 void
 stem_build_rest(struct builder *b)
 {
@@ -250,7 +268,7 @@ stem_build_rest(struct builder *b)
   memcpy(cwd, b->process->cwd.data, b->process->cwd.length);
   cwd[b->process->cwd.length] = 0;
   args->filter_length = (int32_t)(b->plan->filter.length / 8);
-  memcpy(args->rlimits, p->rlimits, sizeof args->rlimits);
+  build_limits(b);
   memcpy(args->itimers, p->itimers, sizeof args->itimers);
   memcpy(args->fd_path, PIE_FD_PATH, sizeof PIE_FD_PATH);
   args->umask = p->umask;

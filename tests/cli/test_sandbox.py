@@ -223,7 +223,7 @@ def test_files_pass_as_tar_streams_and_the_workspace_to_a_new_directory(ramet, t
         (("cp", "-", "worker:x"), b"standard input: is no tar stream"),
         (("cp", "worker:x", "-", "--json"), b"json: would be"),
         (("export", "worker", str(tmp_path / "out")), b"local: "),
-        (("cp", "worker:nothing", "-"), b"/home/user/nothing: "),
+        (("cp", "worker:nothing", "-"), b"/workspace/nothing: "),
         (("export", "worker"), b"DIRECTORY: is missing"),
     ):
         refused = ramet("sandbox", *words, input=stream[:700])

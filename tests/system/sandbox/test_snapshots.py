@@ -1,10 +1,15 @@
 """Snapshots: the state of an instant, kept by name and forked whenever one likes."""
 
+import resource
+
 import pytest
 
 import ramet
 from ramet.client import fork, sandboxes
 from system.sandbox._repl import PATIENCE_S, PYTHON, ask, ask_all, tell
+
+FEW = 1024
+"""Descriptors: less than any machine allows."""
 
 
 @pytest.fixture(autouse=True)
@@ -143,3 +148,23 @@ def test_a_detached_sandbox_is_rolled_back_by_another_program_and_lives_on():
     assert not again.files.exists("later")
     again.kill()
     again.let_go()
+
+
+def test_a_snapshot_from_where_more_descriptors_were_allowed_is_forked_with_as_many_as_there_are(own):
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with ramet.Sandbox(command=["cat"]) as made:
+        made.snapshot("more-descriptors")
+    try:
+        program = own.program(
+            f"""
+import resource, ramet
+resource.setrlimit(resource.RLIMIT_NOFILE, ({min(soft, FEW)}, {FEW}))
+with ramet.Sandbox("more-descriptors") as child:
+    child.stdin.write("goes on\\n")
+    print(child.stdout.readline(timeout={PATIENCE_S}).decode(), end="")
+"""
+        )
+        out, err = program.communicate(timeout=2 * PATIENCE_S)
+        assert out == b"goes on\n", err.decode()
+    finally:
+        ramet.snapshots.remove("more-descriptors")
