@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 _TIMELESS = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("here", **_TIMELESS)
 # The same examples each time: more of them would find nothing that the first run did not.
-hypothesis.settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **_TIMELESS)
+hypothesis.settings.register_profile("ci", max_examples=30, derandomize=True, print_blob=True, **_TIMELESS)
 hypothesis.settings.load_profile("here")  # --hypothesis-profile=ci takes the other
 
 # nohup and background jobs of a shell ignore these, and every program that a test starts would inherit that.
