@@ -2,9 +2,12 @@
 
 # ruff: noqa: E501  -- programs and shell lines for the sandbox stay whole
 
+import contextlib
 import json
+import os
 import resource
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -300,8 +303,19 @@ def test_a_limit_is_one_sandboxs_and_not_the_next_ones():
         assert ramet.run(look, limits=limits).stdout == f"{disk // 4096} {inodes}\n"
 
 
+def threads_of(user: int) -> int:
+    count = 0
+    for entry in Path("/proc").glob("[0-9]*/task"):
+        with contextlib.suppress(OSError):
+            if entry.stat().st_uid == user:
+                count += len(os.listdir(entry))
+    return count
+
+
 def test_a_daemon_whose_own_user_may_have_few_processes_gives_fewer(own):
     """RLIMIT_NPROC is hard for everybody without privileges in the first user namespace."""
+    if threads_of(os.getuid()) > 100:
+        pytest.skip("this user runs so much already that a daemon would not start with 200 processes")
     program = own.program(
         """
 import resource, ramet

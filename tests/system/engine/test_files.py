@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from system.engine import _engine
 from system.engine._engine import Engine, Guest
 
 PROGRAM = Path(__file__).with_name("_files_guest.py").read_text()
+CLOCK_REALTIME_COARSE = 5
 BALLAST = [["fill", "ballast", 5 << 20]]
 """So much that a copy of it is kept for the next snapshot."""
 
@@ -145,9 +147,18 @@ def test_what_was_mapped_and_changed_between_two_forks_is_seen(engine: Engine) -
     same_in_a_fork(engine, source, "after")
 
 
+def let_file_times_go_on() -> None:
+    """What was written in the same tick of the clock as it was copied is copied once more."""
+    for _ in range(2):
+        begun = time.clock_gettime(CLOCK_REALTIME_COARSE)
+        while time.clock_gettime(CLOCK_REALTIME_COARSE) == begun:
+            pass
+
+
 def test_a_second_fork_stores_what_has_changed_since_the_first(engine: Engine) -> None:
     source = start(engine)
     ask(source, BALLAST)
+    let_file_times_go_on()
     first = engine.snapshot(source)
     assert first.found.u64(p.TAG_FILE_BYTES) >= 5 << 20
     ask(source, [["write", "a", 0, "x" * 300_000]])
