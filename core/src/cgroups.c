@@ -359,7 +359,7 @@ cgroups_limit(uint64_t number, const struct cgroup_limits *limits, const struct 
 }
 
 int
-cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err *err)
+cgroups_join(uint64_t number, const struct cgroup_limits *limits, const struct cgroup_limits *had, struct err *err)
 {
   const struct cgroup_limits none = {0};
   int dirs[CGROUP_DIRECTORIES_MAX], count = cgroups_descriptors(dirs);
@@ -369,7 +369,7 @@ cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err *er
     return -1;
   for (int i = 0; i < count; i++) {
     snprintf(name, sizeof name, "s%" PRIu64, number);
-    if (mkdirat(dirs[i], name, 0755) < 0 && errno != EEXIST)
+    if (!had && mkdirat(dirs[i], name, 0755) < 0 && errno != EEXIST)
       return err_step(err, STEP, "make a cgroup: %s", strerror(errno));
     /* A thread that moves itself alone takes no lock; to move a process waits for all processors to notice, which
      * takes milliseconds. Only version 1 has threads of one process in different cgroups. */
@@ -377,7 +377,7 @@ cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err *er
     if (write_file(dirs[i], name, "0") < 0)
       return err_step(err, STEP, "enter a cgroup: %s", strerror(errno));
   }
-  return cgroups_limit(number, limits, &none, err);
+  return cgroups_limit(number, limits, had ? had : &none, err);
 }
 
 int
@@ -479,6 +479,30 @@ cgroups_kills_told(int memory, int kills, uint64_t *seen)
     return false;
   *seen = read_number(memory, "memory.events", "\noom_kill ");
   return *seen > before;
+}
+
+/* Of the kernel's own objects some stay for a while, charged to who made them. */
+#define CHARGED_MAX (512u << 10)
+
+static bool
+renew_memory(uint64_t number)
+{
+  cleanup_fd int dir = open_cgroup(MEMORY, number);
+
+  return dir >= 0 && read_number(dir, "memory.usage_in_bytes", NULL) <= CHARGED_MAX &&
+         write_file(dir, "memory.max_usage_in_bytes", "0") == 0;
+}
+
+bool
+cgroups_renew(uint64_t number)
+{
+  if (version != 1 || !controls[PIDS])
+    return false;
+  cleanup_fd int pids = open_cgroup(PIDS, number);
+  char text[8];
+  cleanup_fd int current = pids < 0 ? -1 : openat(pids, "pids.current", O_RDONLY | O_CLOEXEC);
+  bool empty = current >= 0 && read(current, text, sizeof text) >= 2 && memcmp(text, "0\n", 2) == 0;
+  return empty && (!controls[MEMORY] || renew_memory(number));
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------- */

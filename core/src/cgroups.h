@@ -48,8 +48,9 @@ int cgroups_enter(struct err *err) MUST_CHECK;
 /* The launcher, afterwards: in version 2 a cgroup with children that are controlled has no processes of its own. */
 int cgroups_settle(long core, struct err *err) MUST_CHECK;
 
-/* The caller, into a cgroup of its own with this number and these limits. */
-int cgroups_join(uint64_t number, const struct cgroup_limits *limits, struct err *err) MUST_CHECK;
+/* The caller, into a cgroup of its own with this number and these limits. `had`: those that it has; NULL: it is made. */
+int cgroups_join(uint64_t number, const struct cgroup_limits *limits, const struct cgroup_limits *had,
+                 struct err *err) MUST_CHECK;
 /* `had`: what it has already. */
 int cgroups_limit(uint64_t number, const struct cgroup_limits *limits, const struct cgroup_limits *had,
                   struct err *err) MUST_CHECK;
@@ -71,6 +72,9 @@ int cgroups_open_kills(int memory);
 /* Whether it has since it was asked last; `*seen` begins as 0, and is its own. */
 bool cgroups_kills_told(int memory, int kills, uint64_t *seen);
 void cgroups_read(uint64_t number, uint64_t *peak, uint64_t *kills);
+/* Whether it is as good as new, but for the processor time that it has counted and the limits that it has: nobody is in
+ * it, and hardly any memory is charged to it. Version 1 only: in version 2 the peak cannot be reset. */
+bool cgroups_renew(uint64_t number);
 /* When no process is left in it. One that is busy still is tried again with the next. */
 void cgroups_remove(uint64_t number);
 

@@ -9,10 +9,11 @@
 #include <sys/socket.h>
 
 #include "init.h"
+#include "networks.h"
 #include "syscalls.h"
 
-/* Without CLONE_NEWNET: the kernel takes about 0.4 ms for a network namespace, and core would not hear of anything
- * meanwhile. Init unshares it for itself; and the cgroup namespace, whose root is to be the entry's own cgroup. */
+/* Without CLONE_NEWNET: init is born in a network namespace that was kept (networks.h), or unshares one for itself, for
+ * the kernel takes about 0.4 ms for that, and core would not hear of anything meanwhile; and the cgroup namespace, whose root is to be the entry's own cgroup. */
 #define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 
 static char uid_map[512], gid_map[512];
@@ -89,10 +90,16 @@ clone_init(struct sandbox *sandbox, struct err *err)
     return -1;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
     return err_step(err, RAMET_STEP_CLONE_INIT, "socketpair: %s", strerror(errno));
+  bool inside = sandbox->network >= 0 && network_enter(sandbox->network) == 0;
+  const struct birth birth = {sandbox->cgroup, sandbox->limits,
+                              sandbox->cgroup_is_there ? &sandbox->limits_before : NULL, inside};
   long pid = sys_clone(NAMESPACES | CLONE_PIDFD, &sandbox->pidfd);
   if (pid == 0)
-    init_main(pair[1], sandbox->cgroup, &sandbox->limits);
+    init_main(pair[1], &birth);
   int saved = errno;
+  if (inside)
+    network_leave();
+  close_fd(&sandbox->network);
   close(pair[1]);
   sandbox->channel = pair[0];
   errno = saved;

@@ -61,6 +61,7 @@ static uint64_t run_started; /* told at its end: a word of its own would wake co
 static uint8_t *receive_buffer;
 static bool cgroup_joined = true;
 static struct err cgroup_failed;
+static bool has_network;
 static bool own_shm;
 static int memory_group = -1, time_group = -1, kill_events = -1;
 
@@ -225,7 +226,7 @@ static int
 prepare(struct err *err)
 {
   if (protect_self(err) < 0 || take_ids(err) < 0 || quotas_bound_one(RAMET_STEP_INIT_PROTECT, err) < 0 ||
-      own_cgroups(err) < 0 || own_network(err) < 0 || raise_loopback(err) < 0)
+      own_cgroups(err) < 0 || (!has_network && (own_network(err) < 0 || raise_loopback(err) < 0)))
     return -1;
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)
@@ -890,14 +891,15 @@ look(void)
 }
 
 void
-init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
+init_main(int fd, const struct birth *birth)
 {
   sigset_t child;
 
   /* While its directories are open still. What failed is told when core listens. */
-  if (cgroup && cgroups_join(cgroup, limits, &cgroup_failed) < 0)
+  if (birth->cgroup && cgroups_join(birth->cgroup, &birth->limits, birth->before, &cgroup_failed) < 0)
     cgroup_joined = false;
-  keep_only_channel(fd, cgroup_joined ? cgroup : 0);
+  has_network = birth->has_network;
+  keep_only_channel(fd, cgroup_joined ? birth->cgroup : 0);
   receive_buffer = malloc(RAMET_FRAME_BYTES);
   if (!receive_buffer)
     _exit(EXIT_SYSTEM);

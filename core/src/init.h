@@ -3,12 +3,18 @@
 #ifndef RAMET_INIT_H
 #define RAMET_INIT_H
 
+#include "cgroups.h"
 #include "plan.h"
 
-struct cgroup_limits;
+/* What an entry is born with. */
+struct birth {
+  uint64_t cgroup;                    /* the number of its own; 0: none */
+  struct cgroup_limits limits;        /* that the cgroup is to have */
+  const struct cgroup_limits *before; /* that it has; NULL: it is to be made */
+  bool has_network;                   /* a network namespace of its own, with lo up */
+};
 
-/* Never returns. `channel` is the only descriptor of core's that it keeps. `cgroup`: the number of its own, which it
- * makes, with these limits; 0: none. */
-void init_main(int channel, uint64_t cgroup, const struct cgroup_limits *limits) __attribute__((noreturn));
+/* Never returns. `channel` is the only descriptor of core's that it keeps. */
+void init_main(int channel, const struct birth *birth) __attribute__((noreturn));
 
 #endif

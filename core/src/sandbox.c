@@ -13,6 +13,7 @@
 
 #include "../pie/args.h"
 #include "asked.h"
+#include "cgroup_stock.h"
 #include "commands.h"
 #include "control.h"
 #include "entry.h"
@@ -25,6 +26,7 @@
 #include "lanes.h"
 #include "limit_views.h"
 #include "log.h"
+#include "networks.h"
 #include "offers.h"
 #include "pressure.h"
 #include "rootfs.h"
@@ -160,6 +162,7 @@ sandbox_free(struct sandbox *sandbox)
   deadline_clear(&sandbox->deadline);
   close_channel(sandbox);
   close_fd(&sandbox->pidfd);
+  close_fd(&sandbox->network);
   fork_close_status(sandbox);
   sandbox_lose_twin(sandbox);
   kept_forget(sandbox);
@@ -180,7 +183,9 @@ sandbox_free(struct sandbox *sandbox)
     started_sandbox_gone(sandbox->id, sandbox->reason, sandbox->wall_ns);
   }
   commands_end(&sandbox->commands);
-  if (sandbox->cgroup)
+  if (sandbox->cgroup && sandbox->ended && sandbox->oom_kills == 0)
+    cgroup_stock_give(sandbox->cgroup, &sandbox->limits);
+  else if (sandbox->cgroup)
     cgroups_remove(sandbox->cgroup);
   free(sandbox->record);
   free(sandbox->restarted);
@@ -211,11 +216,14 @@ sandbox_alloc(struct err *err)
   sandbox->deadline.exact = true;
   sandbox->status_watch.ready = fork_status_ready;
   if (cgroups_version()) {
-    sandbox->cgroup = ++last_cgroup;
+    sandbox->cgroup = cgroup_stock_take(&sandbox->limits_before);
+    sandbox->cgroup_is_there = sandbox->cgroup != 0;
+    if (!sandbox->cgroup_is_there)
+      sandbox->cgroup = ++last_cgroup;
     sandbox->limits = usual_limits;
   }
-  sandbox->channel = sandbox->pidfd = sandbox->upper = sandbox->tree = sandbox->status_socket = sandbox->nursery =
-      -1;
+  sandbox->channel = sandbox->pidfd = sandbox->network = sandbox->upper = sandbox->tree = sandbox->status_socket =
+      sandbox->nursery = -1;
   for (int i = 0; i < STREAM_COUNT; i++)
     sandbox->offered[i] = -1;
   sandbox->next = all;
@@ -235,6 +243,9 @@ sandbox_born(enum ramet_step fault, struct err *err)
 
   if (!sandbox)
     return NULL;
+  /* A fault of a step that makes one must find that step. */
+  if (fault == RAMET_STEP_NONE)
+    sandbox->network = network_take();
   fault_arm(fault);
   int result = entry_clone(sandbox, err);
   fault_arm(RAMET_STEP_NONE);
@@ -350,6 +361,8 @@ kill_init(struct sandbox *sandbox)
   if (sandbox->id && !sandbox->over)
     files_sandbox_gone(sandbox->id);
   sandbox->killed = true;
+  if (sandbox->network < 0)
+    sandbox->network = network_of(sandbox->pidfd);
   sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
   sandbox->deadline.exact = false;
   deadline_set(&sandbox->deadline, loop_now() + LINGER_NS);
@@ -1098,6 +1111,8 @@ on_death(struct sandbox *sandbox, struct frame *frame)
   if (sandbox->state != SANDBOX_ENDING && !sandbox->overdue)
     sandbox->reason = lost_to_memory(sandbox) ? RAMET_REASON_OOM : RAMET_REASON_LOST;
   tell_ended(sandbox, false);
+  if (sandbox->network >= 0)
+    network_keep(steal_fd(&sandbox->network));
   sandbox_free(sandbox);
 }
 

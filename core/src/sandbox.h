@@ -49,6 +49,9 @@ struct sandbox {
   bool own_shm;              /* /dev/shm is a file system of its own */
   uint64_t cgroup;       /* number of its own; 0: none */
   struct cgroup_limits limits; /* that the cgroup has */
+  struct cgroup_limits limits_before; /* that it had already, of a sandbox before this one */
+  bool cgroup_is_there;  /* that one made it */
+  int network; /* for init to be born in; then, of one that goes, its own; or -1 */
   bool watched;          /* init sees to its memory */
   bool keep, frozen;     /* it is to be captured when it exceeds that, and does */
   uint32_t stopped_before; /* then: a process inside that a signal of its own had stopped, or 0 */

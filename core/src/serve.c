@@ -16,6 +16,7 @@
 #include "corefs.h"
 #include "log.h"
 #include "loop.h"
+#include "networks.h"
 #include "pressure.h"
 #include "quotas.h"
 #include "rootfs.h"
@@ -156,7 +157,7 @@ setup(const struct serve_options *options, struct err *err)
   if (setsid() < 0)
     return err_code(err, "internal", "setsid: %s", strerror(errno));
   if (corefs_setup(options->attach_layers, err) < 0 || quotas_bound_all(RAMET_STEP_CORE_PROC, err) < 0 ||
-      sandbox_setup(err) < 0 || loop_setup(err) < 0 || take_signals(err) < 0)
+      sandbox_setup(err) < 0 || networks_setup(err) < 0 || loop_setup(err) < 0 || take_signals(err) < 0)
     return -1;
   capture_setup();
   snapshot_memory_setup(options->snapshot_memory, options->spill);

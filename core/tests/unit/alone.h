@@ -447,11 +447,10 @@ snapshot_memory_shrink(void)
 }
 
 void
-init_main(int fd, uint64_t cgroup, const struct cgroup_limits *limits)
+init_main(int fd, const struct birth *birth)
 {
   (void)fd;
-  (void)cgroup;
-  (void)limits;
+  (void)birth;
   _exit(EXIT_DEFECT);
 }
 

@@ -321,11 +321,16 @@ class Core:
         """Wait until there is nothing but a full pool: what was told to have ended is taken down, too."""
         self.control.settle()
         until(lambda: len(self.descendants()) == self.options.pool, "the pool alone")
+        until(lambda: self.networks() <= 1, "no network but core's own")
         self.control.status()
 
     def descriptors(self) -> int:
         """How many descriptors core itself has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def networks(self) -> int:
+        """How many network namespaces core itself has open: what nobody used it keeps for a moment."""
+        return sum(one.startswith("net:[") for one in _ledger.links(f"/proc/{self.pid}/fd"))
 
     def resident_kib(self) -> int:
         """Core's own memory."""
