@@ -106,11 +106,12 @@ class Events:
 
         when_gone(leave)
         found, place = self._found(request, request.place(self.daemon))
-        with self._waits(of_commands=request.wants(of_commands=True)), contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(request.wait):
-                while not found and not gone.done():
-                    await self._next(gone)
-                    found, place = self._found(request, place)
+        if not found and request.wait:
+            with self._waits(of_commands=request.wants(of_commands=True)), contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(request.wait):
+                    while not found and not gone.done():
+                        await self._next(gone)
+                        found, place = self._found(request, place)
         return EventBatch(tuple(found), cursor_of(self.daemon, place))
 
     @contextlib.contextmanager

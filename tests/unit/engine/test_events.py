@@ -76,6 +76,8 @@ async def test_core_is_told_when_somebody_begins_to_wait_and_for_what():
     here = (await after(events, None)).cursor
     heard = []
     events.on_wait = lambda: heard.append(events.awaited)
+    await after(events, here, types=["command_ended"])  # who does not wait needs nothing sooner
+    assert not heard
     await after(events, here, 0.01, types=["ended"])
     assert (heard, events.awaited) == (["sandboxes"], "nothing")
     both = [asyncio.create_task(after(events, here, PATIENCE_S, types=["command_ended"])) for _ in range(2)]
