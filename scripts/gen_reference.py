@@ -71,7 +71,7 @@ INNER = {
         "wait_link",
     },
     "Commands": {"ask_core", "known", "unknown", "wait_link", "why_gone"},
-    "Event": {"from_wire", "of", "to_wire"},
+    "Event": {"from_wire", "to_wire"},
     "ForkWay": {"from_wire", "parse"},
     "Files": {"base", "commit_to", "compare", "has_content_of", "infos", "processes", "usage"},
     "Sandbox": {"ask_end", "let_go"},

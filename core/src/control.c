@@ -115,15 +115,19 @@ control_reply(uint16_t kind, uint64_t request, struct writer *writer)
 
 /* The daemon only keeps count of what clients make past it. To wake it for each would take a processor from the first
  * answer of what was made, and its caches are cold each time: it hears when nothing has happened for a while, or it has
- * been long enough. Whatever it asks, it has heard of all that was before. */
-#define EVENTS_LATER_NS 5000000u
-#define EVENTS_LATEST_NS 30000000u
-#define EVENTS_TOGETHER 32
+ * been long enough, and sooner where it has something to do or somebody waits. Whatever it asks, it has heard of all that
+ * was before. */
+static const struct pace {
+  uint64_t later_ns, latest_ns;
+  int together;
+} at_leisure = {20000000, 100000000, 128}, in_haste = {5000000, 30000000, 32};
 #define COMMAND_EVENTS_TOGETHER 256
 
 static uint64_t later_first, later_last; /* when the first and the last of them happened */
 static int later_commands;       /* of those that wait */
-static bool commands_awaited;    /* somebody waits for events of commands */
+static const struct pace *pace = &at_leisure; /* of those that wait */
+static bool events_awaited;      /* somebody waits for events of sandboxes */
+static bool commands_awaited;    /* and for those of commands */
 static uint64_t commands_missed; /* events of commands that there was no room for */
 
 void
@@ -135,6 +139,7 @@ control_tell_events(void)
   later_head = NULL;
   later_tail = &later_head;
   later_length = later_commands = 0;
+  pace = &at_leisure;
   while (item) {
     struct queued *next = item->next;
     send_or_enqueue(item->kind, 0, &item->writer);
@@ -148,7 +153,7 @@ control_tell_events(void)
 static void
 events_due(struct deadline *deadline)
 {
-  uint64_t quiet = later_last + EVENTS_LATER_NS, latest = later_first + EVENTS_LATEST_NS;
+  uint64_t quiet = later_last + pace->later_ns, latest = later_first + pace->latest_ns;
   uint64_t due = quiet < latest ? quiet : latest;
 
   if (due > loop_now())
@@ -169,7 +174,8 @@ drop_events(void)
   }
   later_tail = &later_head;
   later_length = later_commands = 0;
-  commands_awaited = false;
+  pace = &at_leisure;
+  events_awaited = commands_awaited = false;
   commands_missed = 0; /* the next one has told of none */
 }
 
@@ -190,12 +196,21 @@ static void
 tell_soon(void)
 {
   later_last = loop_now();
-  if (++later_length == EVENTS_TOGETHER) {
+  if (++later_length >= pace->together) {
     control_tell_events();
   } else if (!later.index) {
     later_first = later_last;
-    deadline_set(&later, later_last + EVENTS_LATER_NS);
+    deadline_set(&later, later_last + pace->later_ns);
   }
+}
+
+void
+control_hurry(void)
+{
+  if (!later.index || pace == &in_haste)
+    return;
+  pace = &in_haste;
+  deadline_set(&later, later_last + pace->later_ns);
 }
 
 void
@@ -205,6 +220,8 @@ control_event(uint16_t kind, struct writer *writer)
     return; /* what it is about ends with the daemon */
   add_event(kind, writer);
   tell_soon();
+  if (events_awaited)
+    control_hurry();
 }
 
 void
@@ -220,9 +237,10 @@ control_command_event(uint16_t kind, struct writer *writer)
   commands_missed = 0;
   add_event(kind, writer);
   later_commands++;
-  if (commands_awaited)
+  if (commands_awaited) {
     tell_soon();
-  else if (later_commands == COMMAND_EVENTS_TOGETHER)
+    control_hurry();
+  } else if (later_commands == COMMAND_EVENTS_TOGETHER)
     control_tell_events();
 }
 
@@ -395,9 +413,10 @@ handle_await_events(struct frame *frame, struct err *err)
 
   if (one_number(frame, RAMET_TAG_FLAGS, &wanted, NULL, err) < 0)
     return -1;
-  if (wanted > 1)
-    return err_field(err, "flags", "is 0 or 1");
-  commands_awaited = wanted;
+  if (wanted > RAMET_AWAIT_SANDBOXES)
+    return err_field(err, "flags", "is unknown");
+  events_awaited = wanted != RAMET_AWAIT_NOTHING;
+  commands_awaited = wanted == RAMET_AWAIT_EVERYTHING;
   return 0;
 }
 

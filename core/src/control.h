@@ -21,6 +21,8 @@ void control_reply(uint16_t kind, uint64_t request, struct writer *writer);
 /* Of something that a client did past the daemon: told with others soon, and before anything that the daemon asks is
  * answered. Takes what was written. */
 void control_event(uint16_t kind, struct writer *writer);
+/* The daemon has something to do for those that wait: within milliseconds. */
+void control_hurry(void);
 /* Those that wait, now: what is told by `control_reply` next is of what they are about. */
 void control_tell_events(void);
 /* Of a command. The daemon hears of it when it asks for something, when somebody waits for such events, or when many have

@@ -160,6 +160,7 @@ offer_claim(struct frame *frame, struct lane *session, struct err *err)
   if (session) {
     lane_reply_fds(session, RAMET_OK, frame->request, &writer, sandbox->offered, sandbox->offered_count);
     sandbox_tell_created(sandbox);
+    control_hurry(); /* another is to be made in its place */
   } else {
     control_reply_fds(frame->request, &writer, sandbox->offered, sandbox->offered_count);
   }

@@ -1021,6 +1021,7 @@ tell_over(const struct sandbox *sandbox)
 
   put_u64(&writer, RAMET_TAG_SANDBOX, sandbox->id);
   control_event(RAMET_OVER, &writer);
+  control_hurry(); /* it stands still, and is to be kept before init ends it */
 }
 
 /* Before it stands nobody could capture it. */

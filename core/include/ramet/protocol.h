@@ -92,7 +92,7 @@ enum ramet_kind {
   RAMET_HOLD = 41, /* near ends of a sandbox's streams, for the next daemon; none: they are not for it any more */
   RAMET_HELD = 42, /* answered with copies of them */
   RAMET_SWAP = 43, /* two standing sandboxes change numbers, and each gets a record: one takes the other's place */
-  RAMET_AWAIT_EVENTS = 46, /* FLAGS 1: somebody waits for commands to begin and end; 0: nobody does */
+  RAMET_AWAIT_EVENTS = 46, /* FLAGS (enum ramet_await): what somebody waits for */
   RAMET_RESIZE = 40, /* the window of a command that has a terminal */
   /* client to a sandbox's file server */
   RAMET_FILE_OPEN = 112,
@@ -385,6 +385,13 @@ enum ramet_bind_flag {
 
 enum ramet_network {
   RAMET_NETWORK_NONE = 0, /* a network namespace with nothing but a loopback that is up */
+};
+
+/* What of the events the daemon is to hear within milliseconds. */
+enum ramet_await {
+  RAMET_AWAIT_NOTHING = 0,
+  RAMET_AWAIT_EVERYTHING = 1, /* sandboxes, and commands that begin and end */
+  RAMET_AWAIT_SANDBOXES = 2,
 };
 
 enum ramet_reason {

@@ -38,6 +38,11 @@ control_event(uint16_t kind, struct writer *writer)
 }
 
 void
+control_hurry(void)
+{
+}
+
+void
 control_tell_events(void)
 {
 }

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ramet.engine.definitions import Definitions, Host, refuse
+from ramet.engine.events import Awaited
 from ramet.engine.runs import kill_payload
 from ramet.engine.sandboxes import Sandboxes
 from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametError
@@ -37,6 +38,11 @@ SOCKET = "core.sock"
 OLDER_SOCKET = re.compile(r"core-[0-9a-f]{16}\.sock")
 END_TIMEOUT_S = 10.0
 HELLO_TIMEOUT_S = 3.0
+_AWAIT: dict[Awaited, int] = {
+    "nothing": p.AWAIT_NOTHING,
+    "sandboxes": p.AWAIT_SANDBOXES,
+    "everything": p.AWAIT_EVERYTHING,
+}
 Spawn = Callable[[Coroutine[Any, Any, object]], object]
 
 
@@ -56,7 +62,7 @@ class Core:
         self.leaving = False
         """Whether it gets no new sandboxes but forks of those that it has."""
         self.socket = SOCKET
-        self.awaits_commands = False
+        self.awaits: Awaited = "nothing"
         self.gone = asyncio.Event()
         """Set when it was left alone by the last of its sandboxes."""
         # Random, so that no sandbox of an adopted core has the number.
@@ -91,11 +97,11 @@ class Core:
         with contextlib.suppress(DaemonLost):
             self.connection.call(p.KILL, kill_payload(sandbox), [], lambda _: None)
 
-    def await_commands(self, *, awaited: bool) -> None:
-        """Have it tell at once, or not, of commands that begin and end."""
-        self.awaits_commands = awaited
+    def await_events(self, awaited: Awaited) -> None:
+        """Have it tell of these at once, and of others later."""
+        self.awaits = awaited
         with contextlib.suppress(DaemonLost):
-            self.connection.call(p.AWAIT_EVENTS, frames.u32(p.TAG_FLAGS, int(awaited)), [], lambda _: None)
+            self.connection.call(p.AWAIT_EVENTS, frames.u32(p.TAG_FLAGS, _AWAIT[awaited]), [], lambda _: None)
 
     async def status(self) -> CoreStatus:
         """What core says of itself. Raises DaemonLost."""

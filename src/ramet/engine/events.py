@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
-import dataclasses
 import heapq
+import operator
 import secrets
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ramet.errors import DaemonLost
 from ramet.models.events import BATCH, HISTORY, OF_COMMANDS, START, Event, EventBatch, cursor_of
@@ -22,8 +22,14 @@ from ramet.models.events import BATCH, HISTORY, OF_COMMANDS, START, Event, Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ramet.engine.standing import Sandbox
     from ramet.models.events import EventsRequest, Type
-    from ramet.models.sandboxes import SandboxInfo
+
+Awaited = Literal["nothing", "sandboxes", "everything"]
+"""``everything``: commands that begin and end as well."""
+Told: TypeAlias = "tuple[Any, ...]"
+"""What an event tells: its fields after the cursor."""
+_told = operator.attrgetter(*[name for name in Event.__slots__ if name != "cursor"])
 
 
 class Events:
@@ -33,20 +39,27 @@ class Events:
         """`history`: how many are kept."""
         self.daemon = secrets.token_hex(8)
         # There are as many commands as clients like: they take no room of what befalls sandboxes.
-        self._kept: dict[bool, deque[tuple[int, Event]]] = {
+        # Most are never read, so what they tell is kept, and who reads them makes them.
+        self._kept: dict[bool, deque[tuple[int, Told]]] = {
             of_commands: deque(maxlen=history) for of_commands in (False, True)
         }
         self._forgotten = {False: 0, True: 0}
         self._last = 0
+        self.awaited: Awaited = "nothing"
+        """What somebody waits for. Who reads goes and comes again with each event."""
         self.on_wait: Callable[[], object] = lambda: None
-        """Called when `awaited` changes."""
-        self._waiting = 0
+        """Called when somebody begins to wait for what nobody waited for."""
+        self._waiting = {False: 0, True: 0}
         self._more: asyncio.Future[None] | None = None
         self._closed = False
 
-    def tell(self, kind: Type, info: SandboxInfo, note: str | None = None) -> None:
+    def tell(self, kind: Type, sandbox: Sandbox, note: str | None = None) -> None:
         """Something befell a sandbox."""
-        self.add(Event.of(kind, info, time.time(), note))
+        origin, end = sandbox.origin, sandbox.end
+        why = (None, None, None) if end is None else (end.reason, end.exit_code, end.signal)
+        note = sandbox.note if note is None else note
+        of = (sandbox.id, sandbox.name, origin.parent, origin.snapshot)
+        self._add((time.time(), kind, *of, *why, note, None, None), of_commands=False)
 
     def note(
         self, kind: Type, *, sandbox: str | None = None, snapshot: str | None = None, note: str | None = None
@@ -56,19 +69,20 @@ class Events:
 
     def add(self, event: Event) -> None:
         """Give it its place, and wake who waits."""
-        self._add(event, of_commands=event.type in OF_COMMANDS)
+        self._add(_told(event), of_commands=event.type in OF_COMMANDS)
 
     def miss_commands(self, count: int) -> None:
         """So many events of commands were never heard of."""
-        self._add(self._gap(0, count), of_commands=True)
+        self._add(_told(self._gap(0, count)), of_commands=True)
 
-    def _add(self, event: Event, *, of_commands: bool) -> None:
+    def _add(self, told: Told, *, of_commands: bool) -> None:
         self._last += 1
         kept = self._kept[of_commands]
         if len(kept) == kept.maxlen:
             self._forgotten[of_commands] = kept[0][0]
-        kept.append((self._last, event))  # most are never read: whoever does makes their cursors
-        self._wake()
+        kept.append((self._last, told))
+        if self._more is not None:
+            self._wake()
 
     def close(self) -> None:
         """The daemon ends: nobody waits any longer."""
@@ -92,29 +106,32 @@ class Events:
 
         when_gone(leave)
         found, place = self._found(request, request.place(self.daemon))
-        with self._waits(of_commands=request.wants(of_commands=True)), contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(request.wait):
-                while not found and not gone.done():
-                    await self._next(gone)
-                    found, place = self._found(request, place)
+        if not found and request.wait:
+            with self._waits(of_commands=request.wants(of_commands=True)), contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(request.wait):
+                    while not found and not gone.done():
+                        await self._next(gone)
+                        found, place = self._found(request, place)
         return EventBatch(tuple(found), cursor_of(self.daemon, place))
 
     @contextlib.contextmanager
     def _waits(self, *, of_commands: bool) -> Iterator[None]:
-        self._waiting += of_commands
-        if of_commands and self._waiting == 1:
+        before = self.awaited
+        self._waiting[of_commands] += 1
+        self._count()
+        if self.awaited != before:
             self.on_wait()
         try:
             yield
         finally:
-            self._waiting -= of_commands
-            if of_commands and not self._waiting:
-                self.on_wait()
+            self._waiting[of_commands] -= 1
+            self._count()
 
-    @property
-    def awaited(self) -> bool:
-        """Whether somebody waits for events of commands."""
-        return self._waiting > 0
+    def _count(self) -> None:
+        if self._waiting[True]:
+            self.awaited = "everything"
+        else:
+            self.awaited = "sandboxes" if self._waiting[False] else "nothing"
 
     def _found(self, request: EventsRequest, place: int | None) -> tuple[list[Event], int]:
         """What there is after `place`, None for another daemon's, and the place after that."""
@@ -128,7 +145,7 @@ class Events:
             if not told:
                 found.append(self._gap(self._forgotten[kinds[0]], self._missed(place, of_commands=kinds[0])))
             place = self._forgotten[kinds[0]]
-        for number, event in heapq.merge(
+        for number, kept in heapq.merge(
             *[self._after(place, of_commands=kind) for kind in kinds], key=_number
         ):
             if len(found) >= BATCH:
@@ -137,8 +154,9 @@ class Events:
             if len(kinds) == 2 and number > place + 1 and not told:
                 found.append(self._gap(number - 1, number - place - 1))
             place = number
+            event = Event(cursor_of(self.daemon, number), *kept)
             if request.fits(event):
-                found.append(dataclasses.replace(event, cursor=cursor_of(self.daemon, number)))
+                found.append(event)
         return found, self._last
 
     def _missed(self, place: int, *, of_commands: bool) -> int | None:
@@ -149,7 +167,7 @@ class Events:
         others = [number for number, _ in self._after(place, of_commands=not of_commands) if number <= oldest]
         return oldest - place - len(others)
 
-    def _after(self, place: int, *, of_commands: bool) -> list[tuple[int, Event]]:
+    def _after(self, place: int, *, of_commands: bool) -> list[tuple[int, Told]]:
         kept = self._kept[of_commands]
         return [kept[one] for one in range(bisect.bisect(kept, place, key=_number), len(kept))]
 
@@ -171,5 +189,5 @@ class Events:
             more.set_result(None)
 
 
-def _number(kept: tuple[int, Event]) -> int:
+def _number(kept: tuple[int, Told]) -> int:
     return kept[0]

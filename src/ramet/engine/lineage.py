@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,12 +12,11 @@ from ramet.models.lineage import LineageNode, LineageTree
 from ramet.store.lineage import Born, Ended, Lineage, Removed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from ramet.engine.durable import Archive
     from ramet.engine.standing import Sandbox
-    from ramet.models.sandboxes import SandboxInfo
     from ramet.store import SnapshotInfo
     from ramet.store.lineage import Change
 
@@ -41,14 +41,13 @@ class Ancestry:
         archive: Archive,
         place: str,
         spawn: Callable[[Coroutine[Any, Any, object]], object],
-        living: Callable[[], Iterable[Sandbox]],
         rebuilt: Callable[[str], object],
     ) -> None:
-        """`living`: the sandboxes that there are; `rebuilt` is told why the database had to be made anew."""
+        """`rebuilt` is told why the database had to be made anew."""
         self._archive = archive
         self._base = Lineage(archive.path, place)
         self._spawn = spawn
-        self._living = living
+        self._living: dict[str, Born] = {}
         self._rebuilt = rebuilt
         self._pending: list[Change] = []
         self._writing = asyncio.Lock()
@@ -56,13 +55,17 @@ class Ancestry:
         self._trouble: str | None = None
         self._told: str | None = None
 
-    def born(self, info: SandboxInfo) -> None:
-        """A sandbox lives."""
-        self._note(_born(info))
+    def born(self, sandbox: Sandbox) -> None:
+        """A sandbox lives, or another under its id."""
+        origin = sandbox.origin
+        of = (origin.parent, origin.snapshot, _line(origin.command))
+        born = self._living[sandbox.id] = Born(sandbox.id, sandbox.name, *of, sandbox.created)
+        self._note(born)
 
-    def ended(self, info: SandboxInfo) -> None:
+    def ended(self, sandbox: Sandbox) -> None:
         """It has ended."""
-        self._note(Ended(info.id, info.ended or time.time(), info.how_it_ended()))
+        self._living.pop(sandbox.id, None)
+        self._note(Ended(sandbox.id, sandbox.ended, sandbox.how_it_ended()))
 
     def kept(self, info: SnapshotInfo) -> None:
         """A snapshot is on disk."""
@@ -108,7 +111,7 @@ class Ancestry:
             if not (self._pending or look):
                 return
             changes, self._pending = self._pending, []
-            living = [_born(one.info()) for one in self._living() if one.shown]
+            living = list(self._living.values())
             try:
                 why = await asyncio.to_thread(self._base.write, changes, living, self._archive.saved_now)
                 self._trouble = None
@@ -136,10 +139,11 @@ class Ancestry:
             self._due = loop.call_later(DELAY_S, lambda: self._spawn(self.write()))
 
 
-def _born(info: SandboxInfo) -> Born:
+@functools.lru_cache(maxsize=64)
+def _line(command: tuple[str, ...]) -> str:
     # SQLite takes no lone surrogates, as which bytes that are not UTF-8 are carried.
-    command = " ".join(info.command).replace("\n", " ").encode("utf-8", "replace").decode()
-    return Born(info.id, info.name, info.parent, info.snapshot, f"{command:.120}", info.created)
+    line = " ".join(command).replace("\n", " ").encode("utf-8", "replace").decode()
+    return f"{line:.120}"
 
 
 def _nodes(sandboxes: list[dict[str, Any]], snapshots: list[dict[str, Any]]) -> tuple[LineageNode, ...]:

@@ -19,7 +19,8 @@ from ramet.native.frames import raw, u64
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from ramet.engine.standing import Origin, Sandbox
+    from ramet.engine.records import Origin
+    from ramet.engine.standing import Sandbox
 
 
 def check_place(sandbox: Sandbox, over: Sandbox, found: Callable[[str | None], Sandbox | None]) -> None:

@@ -26,8 +26,9 @@ from ramet.engine.keeping import Keeper
 from ramet.engine.lineage import Ancestry
 from ramet.engine.listing import Listing
 from ramet.engine.promotion import check_place, swap
+from ramet.engine.records import Origin, read_record, shown_command
 from ramet.engine.snapshots import Image, Snapshots, told
-from ramet.engine.standing import LOST, First, Origin, Sandbox, shown_command
+from ramet.engine.standing import LOST, First, Sandbox
 from ramet.errors import (
     DaemonLost,
     InternalError,
@@ -46,11 +47,11 @@ from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
 from ramet.native.frames import Attributes, Frame, FrameError, attributes, raw, u32, u64
-from ramet.native.runs import end_of, explained
+from ramet.native.runs import ENDED, end_of, explained
 from ramet.native.started import outcome, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ramet.engine.cores import Core, Cores
     from ramet.models.events import EventBatch, EventsRequest, Type
@@ -100,10 +101,8 @@ class Sandboxes:
         self.snapshots = Snapshots(archive, cores.ensure, self._snapshot_kept)
         self.ahead = Ahead(self._make_ahead, cores.spawn, bounded=bool(cores.settings.totals))
         self.events = Events()
-        self.events.on_wait = self._await_commands
-        self.lineage = Ancestry(
-            archive, cores.settings.path, cores.spawn, self._all_living, self._lineage_rebuilt
-        )
+        self.events.on_wait = self._await_events
+        self.lineage = Ancestry(archive, cores.settings.path, cores.spawn, self._lineage_rebuilt)
         self._cores = cores
         self._keeper = Keeper(self.snapshots, cores.spawn, self._capture, self._finish)
         self._living: dict[int, Sandbox] = {}
@@ -115,9 +114,6 @@ class Sandboxes:
     def __len__(self) -> int:
         """How many live that somebody asked for."""
         return len(self._living) - self.spares
-
-    def _all_living(self) -> Iterable[Sandbox]:
-        return self._living.values()
 
     def _lineage_rebuilt(self, why: str) -> None:
         self.events.note("rebuilt", note=f"the lineage was made anew: {why}")
@@ -134,10 +130,10 @@ class Sandboxes:
 
         Raises SandboxEnded when it has ended, InvalidRequest when there never was one, or not for long.
         """
-        found = self._found(key, self._living.values())
+        found = _found(key, self._living)
         if found is None:
             await self._hear()
-            found = self._found(key, self._living.values())
+            found = _found(key, self._living)
         return found or await self._refuse(key)
 
     async def _hear(self) -> None:
@@ -163,8 +159,8 @@ class Sandboxes:
     async def look_up(self, key: str, *, ended: bool) -> Sandbox:
         """As `find`; with `ended` also one that is remembered."""
         await self._hear()
-        dead = self._found(key, self._past.values()) if ended else None
-        return self._found(key, self._living.values()) or dead or await self._refuse(key)
+        dead = _found(key, self._past) if ended else None
+        return _found(key, self._living) or dead or await self._refuse(key)
 
     async def told(self, request: ListRequest) -> tuple[SandboxInfo, ...]:
         """The living ones, and if asked for those that are remembered; the oldest first."""
@@ -175,7 +171,7 @@ class Sandboxes:
             chosen = [one for one in chosen if request.sandbox in {one.id, one.name}]
         named = None
         if request.parent is not None:
-            found = self._found(request.parent, [*self._past.values(), *self._living.values()])
+            found = _found(request.parent, {**self._past, **self._living})
             named = None if found is None else found.id
         infos = [one.info() for one in sorted(chosen, key=lambda one: one.created) if one.shown]
         return tuple([info for info in infos if request.fits(info, named)] if request.chooses else infos)
@@ -185,24 +181,12 @@ class Sandboxes:
         infos = await self.told(request)
         return SandboxList(infos) if request.since is None else self._listing.since(infos, request.since)
 
-    @staticmethod
-    def _found(key: str, among: Iterable[Sandbox]) -> Sandbox | None:
-        # A name may look like another's id.
-        same = [one for one in among if key in {one.id, one.name}]
-        return next((one for one in same if one.id == key), same[-1] if same else None)
-
     def _of_id(self, key: str | None) -> Sandbox | None:
-        """The one of this id and no other name, among a thousand in one step: the id is its number."""
-        try:
-            number = int(key or "", 16)
-        except ValueError:
-            return None
-        found = self._living.get(number) or self._past.get(number)
-        return found if found is not None and found.id == key else None
+        return _of_id(key, self._living) or _of_id(key, self._past)
 
     async def _refuse(self, key: str) -> Sandbox:
         self._forget_old()
-        dead = self._found(key, self._past.values())
+        dead = _found(key, self._past)
         if dead is not None:
             raise dead.refusal()
         past = await self.lineage.past(key)
@@ -428,8 +412,8 @@ class Sandboxes:
                 await swap(sandbox, over, self._living)
         note = f"replaced by its fork, which was {over.id} until then and is {sandbox.id} now"
         over.kill(note)
-        self.events.tell("promoted", sandbox.info(), f"it was {over.id}")
-        self.lineage.born(sandbox.info())
+        self.events.tell("promoted", sandbox, f"it was {over.id}")
+        self.lineage.born(sandbox)
         sandbox.touch()
         await self.wait_gone(over)
         if sandbox.ttl is not None:
@@ -629,7 +613,7 @@ class Sandboxes:
         try:
             sandbox = await self.find(key)
         except SandboxEnded:
-            sandbox = self._found(key, self._past.values()) or await self._refuse(key)
+            sandbox = _found(key, self._past) or await self._refuse(key)
         sandbox.kill("by request")
         await self.wait_gone(sandbox)
         return sandbox.info()
@@ -656,29 +640,41 @@ class Sandboxes:
     def event(self, core: Core, frame: Frame) -> None:
         """CREATED, EXITED or ENDED of some sandbox."""
         try:
+            if frame.kind == p.ENDED:
+                self._ended(core, frame)
+                return
             found = attributes(frame.payload)
             number = found.u64(p.TAG_SANDBOX)
             sandbox = self._living.get(number)
             if frame.kind == p.CREATED:
                 self._made_past_us(core, number, found)
             elif sandbox is None:
-                # A core that is being adopted tells of ends before it lists who lives.
-                if not core.listed:
-                    self._strays.setdefault(number, []).append(frame)
+                self._stray(core, number, frame)
             elif frame.kind in {p.COMMAND_BEGAN, p.COMMAND_OVER}:
                 self._command_event(sandbox, frame.kind, found)
             elif frame.kind == p.OVER:
                 self._keeper.over(sandbox)
             elif frame.kind == p.LET_GO:
                 self._let_go(sandbox)
-            elif frame.kind == p.EXITED:
-                if found.u32(p.TAG_COMMAND) == FIRST:
-                    sandbox.command_ended(_exit_of(found, sandbox))
-            elif frame.kind == p.ENDED:
-                self._finish(sandbox, sandbox.core.run_end(frame))
+            elif frame.kind == p.EXITED and found.u32(p.TAG_COMMAND) == FIRST:
+                sandbox.command_ended(_exit_of(found, sandbox))
         except FrameError:
             # Core is not believed less for one frame: what depends on it will time out by name.
             return
+
+    def _ended(self, core: Core, frame: Frame) -> None:
+        """No process is left in a sandbox. Raises FrameError."""
+        number = ENDED.read(frame.payload)[0]
+        sandbox = self._living.get(number)
+        if sandbox is None:
+            self._stray(core, number, frame)
+        else:
+            self._finish(sandbox, sandbox.core.run_end(frame))
+
+    def _stray(self, core: Core, number: int, frame: Frame) -> None:
+        """A core that is being adopted tells of ends before it lists who lives."""
+        if not core.listed:
+            self._strays.setdefault(number, []).append(frame)
 
     def _command_event(self, sandbox: Sandbox, kind: int, found: Attributes) -> None:
         """One of its further commands began, or ended. Raises FrameError."""
@@ -697,16 +693,16 @@ class Sandboxes:
             dataclasses.replace(about, type="command_ended", reason=reason, exit_code=code, signal=signal)
         )
 
-    def _await_commands(self) -> None:
-        """Core tells of commands at once while somebody waits for that."""
+    def _await_events(self) -> None:
         for core in self._cores.living():
-            core.await_commands(awaited=self.events.awaited)
+            core.await_events(self.events.awaited)
 
     def _made_past_us(self, core: Core, number: int, found: Attributes) -> None:
         """A client made a sandbox over a lane, or claimed one that was forked ahead."""
         image = self.snapshots.of_number(core, found.u32(p.TAG_SNAPSHOT))
-        ground = None if image is None else image.ground_of_children()
-        told = Sandbox.past_us(core, number, found.get(p.TAG_RECORD, b""), ground)
+        told = read_record(found.get(p.TAG_RECORD, b""))
+        if told is not None and told.name is not None:
+            told = None  # names are ours to give
         sandbox = self._living.get(number)
         if sandbox is not None:
             if told is None:
@@ -715,12 +711,11 @@ class Sandboxes:
                 sandbox.hand_out(told.origin.metadata, ttl=told.ttl, past_daemon=True)
             self.ahead.gone(sandbox)
         elif told is not None:
-            told.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
-            told.watched = bool(found.u64(p.TAG_WATCH))
-            parent = self._of_id(told.origin.parent)
-            if image is None and parent is not None:
-                told.ground = parent.ground
-            sandbox = self._living[number] = told
+            above = image or self._of_id(told.origin.parent)
+            ground = told.ground if above is None else above.ground_of_children()
+            sandbox = self._living[number] = Sandbox.past_us(core, number, told, ground)
+            sandbox.setup_ms = found.u64(p.TAG_SETUP_NS) / 1e6
+            sandbox.watched = bool(found.u64(p.TAG_WATCH))
         if sandbox is not None:
             if sandbox.ttl is not None:
                 sandbox.returning = asyncio.Event()
@@ -761,11 +756,10 @@ class Sandboxes:
         self._lives("resumed" if paused else "forked", sandbox)
 
     def _lives(self, kind: Type, sandbox: Sandbox) -> None:
-        info = sandbox.info()
-        self.events.tell(kind, info)
-        self.lineage.born(info)
-        if self.events.awaited and not sandbox.core.awaits_commands:  # one that came meanwhile
-            sandbox.core.await_commands(awaited=True)
+        self.events.tell(kind, sandbox)
+        self.lineage.born(sandbox)
+        if sandbox.core.awaits != self.events.awaited:  # it came meanwhile, or nobody waits any more
+            sandbox.core.await_events(self.events.awaited)
 
     def adopt(self, core: Core, told: Attributes) -> bool:
         """Take over a sandbox that an earlier daemon left; False if it is not to stay."""
@@ -822,7 +816,7 @@ class Sandboxes:
     # --- the list -----------------------------------------------------------------------------------------
 
     def _check_name(self, name: str | None) -> None:
-        if name is not None and self._found(name, self._living.values()) is not None:
+        if name is not None and _found(name, self._living) is not None:
             raise InvalidRequest.of(
                 "name", f"there is a sandbox {name!r} already", code="name_taken",
                 hint="take another name, or end that sandbox",
@@ -865,9 +859,8 @@ class Sandboxes:
             self.ahead.gone(sandbox)
         sandbox.finish(end)
         if sandbox.shown:
-            info = sandbox.info()
-            self.events.tell("ended", info)
-            self.lineage.ended(info)
+            self.events.tell("ended", sandbox)
+            self.lineage.ended(sandbox)
         self._forget_old()
         if sandbox.core.leaving:
             self._cores.emptied(sandbox.core)
@@ -907,6 +900,20 @@ class Sandboxes:
         if sandbox.end is not None:
             raise sandbox.refusal()
         return frame
+
+
+def _of_id(key: str | None, among: dict[int, Sandbox]) -> Sandbox | None:
+    """The one of this id and no other name, among a thousand in one step: the id is its number."""
+    try:
+        found = among.get(int(key or "", 16))
+    except ValueError:
+        return None
+    return found if found is not None and found.id == key else None
+
+
+def _found(key: str, among: dict[int, Sandbox]) -> Sandbox | None:
+    """The one of this id, or the last one of this name, which may look like another's id."""
+    return _of_id(key, among) or next((one for one in reversed(among.values()) if one.name == key), None)
 
 
 def _delivered(

@@ -57,6 +57,7 @@ class Image:
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     users: int = 0
     dropped: bool = False
+    _below: tuple[SnapshotInfo | None, Ground] | None = None
 
     @property
     def serves(self) -> bool:
@@ -97,7 +98,9 @@ class Image:
 
     def ground_of_children(self) -> Ground:
         """What those that are forked from it stand on."""
-        return self.ground.below(None if self.saved is None else self.saved.ref)
+        if self._below is None or self._below[0] is not self.saved:
+            self._below = self.saved, self.ground.below(None if self.saved is None else self.saved.ref)
+        return self._below[1]
 
     @classmethod
     def of_saved(cls, core: Core, number: int, info: SnapshotInfo, spec: RootSpec) -> Image:
@@ -277,8 +280,10 @@ class Snapshots:
 
     def of_number(self, core: Core, number: int) -> Image | None:
         """The named image that `core` has under a number, if it is there still."""
-        known = self._images.values()
-        return next((one for one in known if one.number == number and one.core is core), None)
+        for one in self._images.values():
+            if one.number == number and one.core is core:
+                return one
+        return None
 
     async def remove(self, name: str) -> Snapshot:
         """Take it away; what was forked from it goes on. Raises InvalidRequest, SnapshotError."""

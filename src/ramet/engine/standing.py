@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,47 +14,26 @@ from ramet._descriptors import close_all, copies
 from ramet.engine.drain import Drain
 from ramet.engine.durable import Ground
 from ramet.engine.keeping import CORE_S
-from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
+from ramet.engine.records import read_record
+from ramet.errors import DaemonLost, SandboxEnded
 from ramet.models.commands import FIRST
-from ramet.models.limits import Limits, without_memory
+from ramet.models.limits import without_memory
 from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT
-from ramet.models.sandboxes import ForkWay, KernelRef, SandboxInfo, hostname_of
+from ramet.models.sandboxes import SandboxInfo, hostname_of, how_it_ended
 from ramet.native import _protocol as p
 from ramet.native.frames import u32, u64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ramet.engine.cores import Core
+    from ramet.engine.records import Origin, Record
+    from ramet.models.limits import Limits
     from ramet.models.operations import RunRequest
     from ramet.models.results import Reason
 
-COMMAND_SHOWN = 4096
-"""Most characters of its command that are kept of a sandbox."""
 LOST = RunEnd(137, "lost", None, 0.0, 0.0, 0.0, 0.0, 0, 0, single_uid=True, lingering=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a sandbox comes from, and the process that it began with.
-
-    `parent` is the id of the sandbox, `snapshot` the name of the snapshot that it was forked from;
-    `pause_ms`, `by_twin` and `ways` are of the live fork that made it; `dropped` is what it lacks.
-    `epoch` counts forks from its first ancestor on.
-    """
-
-    command: tuple[str, ...]
-    pid: int = 0
-    parent: str | None = None
-    snapshot: str | None = None
-    pause_ms: float | None = None
-    by_twin: bool | None = None
-    ways: tuple[ForkWay, ...] = ()
-    dropped: tuple[str, ...] = ()
-    kernel: KernelRef | None = None
-    epoch: int = 0
-    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class First(NamedTuple):
@@ -64,28 +44,46 @@ class First(NamedTuple):
     fds: list[int]
 
 
-def shown_command(argv: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command as far as they are kept."""
-    room = COMMAND_SHOWN
-    words = []
-    for word in argv:
-        if len(word) >= room:
-            words.append(word[: max(room - 1, 0)] + "…")
-            break
-        words.append(word)
-        room -= len(word) + 1
-    return tuple(words)
-
-
 class Sandbox:
     """A sandbox from the request for it until it is forgotten."""
 
+    # What most never have is here: thousands are made and end while nobody asks for them.
     spare = False
     """Forked ahead, and nobody's yet."""
     watched = False
     """Its memory is bounded by its init and not by a cgroup."""
     past_daemon = False
     """A client made or claimed it over a lane, and core knows when that lets go of it."""
+    setup_ms = 0.0
+    exit: RunEnd | None = None
+    """The end of its command, from which on the sandbox's is awaited."""
+    end: RunEnd | None = None
+    ended = 0.0
+    first: First | None = None
+    returning: asyncio.Event | None = None
+    """Its streams are at a client who made it over a lane, until this is set."""
+    note: str | None = None
+    """Who had it ended."""
+    replaced: str | None = None
+    """Whose place it had, when a fork of it has taken that: it is to end."""
+    keep_on: tuple[str, ...] = ()
+    until: float | None = None
+    """Its deadline, where that is ours: of time.monotonic(), which daemons of one boot share."""
+    kept: str | None = None
+    kept_error: str | None = None
+    overdue: Reason | None = None
+    """What it is ended for, where that is a limit that we see to."""
+    keeping = False
+    """Its last state is wanted now."""
+    writing = False
+    """Its last state is being written to disk: its end is told after that."""
+    last: RunEnd | None = None
+    """The end that is to be told then."""
+    _drain: Drain | None = None
+    _users = 0
+    _timer: asyncio.TimerHandle | None = None
+    _waiting: list[Callable[[], object]] | None = None
+    """While its number changes: what core is to hear under the next one."""
     _told: tuple[tuple[Any, ...], SandboxInfo] | None = None
 
     def __init__(
@@ -98,6 +96,7 @@ class Sandbox:
         name: str | None = None,
         ttl: float | None = None,
         created: float | None = None,
+        ground: Ground | None = None,
     ) -> None:
         """`ttl` is None for one that ends with its owner."""
         self.core = core
@@ -108,41 +107,22 @@ class Sandbox:
         self.name = name
         self.ttl = ttl
         self.created = time.time() if created is None else created
-        self.setup_ms = 0.0
-        self.exit: RunEnd | None = None
-        """The end of its command, from which on the sandbox's is awaited."""
-        self.end: RunEnd | None = None
-        self.ended = 0.0
-        self.ground = Ground()
-        self.first: First | None = None
-        self.returning: asyncio.Event | None = None
-        """Its streams are at a client who made it over a lane, until this is set."""
-        self.note: str | None = None
-        """Who had it ended."""
-        self.replaced: str | None = None
-        """Whose place it had, when a fork of it has taken that: it is to end."""
-        self.keep_on: tuple[str, ...] = ()
-        self.until: float | None = None
-        """Its deadline, where that is ours: of time.monotonic(), which daemons of one boot share."""
-        self.kept: str | None = None
-        self.kept_error: str | None = None
-        self.overdue: Reason | None = None
-        """What it is ended for, where that is a limit that we see to."""
-        self.keeping = False
-        """Its last state is wanted now."""
-        self.writing = False
-        """Its last state is being written to disk: its end is told after that."""
-        self.last: RunEnd | None = None
-        """The end that is to be told then."""
-        self.gone = asyncio.Event()
-        self.capturing = asyncio.Lock()
+        self.ground = Ground() if ground is None else ground
         self.on_end: list[Callable[[], object]] = []
         self._ends: list[int] = []
-        self._drain: Drain | None = None
-        self._users = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._waiting: list[Callable[[], object]] | None = None
-        """While its number changes: what core is to hear under the next one."""
+
+    @functools.cached_property
+    def gone(self) -> asyncio.Event:
+        """Set when no process is left in it."""
+        event = asyncio.Event()
+        if self.end is not None:
+            event.set()
+        return event
+
+    @functools.cached_property
+    def capturing(self) -> asyncio.Lock:
+        """Of who takes a snapshot of it."""
+        return asyncio.Lock()
 
     @property
     def label(self) -> str:
@@ -248,52 +228,32 @@ class Sandbox:
     @classmethod
     def from_record(cls, core: Core, number: int, record: bytes) -> Sandbox | None:
         """The detached sandbox of a record that an earlier daemon wrote; None if it is not for us to keep."""
-        sandbox = cls._of_record(core, number, record)
-        return None if sandbox is None or sandbox.ttl is None else sandbox
+        told = read_record(record)
+        return None if told is None or told.ttl is None else cls._of(core, number, told)
 
     @classmethod
-    def past_us(cls, core: Core, number: int, record: bytes, ground: Ground | None) -> Sandbox | None:
-        """The sandbox of a record that a client wrote who made it over a lane; None if that is nonsense.
-
-        `ground` is what it stands on, where that is known already.
-        """
-        sandbox = cls._of_record(core, number, record, ground)
-        if sandbox is None or sandbox.name is not None:
-            return None
+    def past_us(cls, core: Core, number: int, told: Record, ground: Ground) -> Sandbox:
+        """The sandbox that a client made over a lane, with this record, on `ground`. The client has it."""
+        sandbox = cls._of(core, number, told)
+        sandbox.ground = ground
         sandbox.past_daemon = True
         sandbox.attach()
         return sandbox
 
     @classmethod
-    def _of_record(
-        cls, core: Core, number: int, record: bytes, ground: Ground | None = None
-    ) -> Sandbox | None:
-        try:
-            data: dict[str, Any] = json.loads(record)
-            if data["version"] != 1 or not data["origin"]["pid"]:
-                return None
-            told = data["origin"]
-            kernel = KernelRef.from_wire(told["kernel"])
-            lists = {name: tuple(told[name]) for name in ("command", "dropped")}
-            ways = ForkWay.from_wire(told.get("ways", ()))
-            origin = Origin(**{**told, **lists, "kernel": kernel, "ways": ways})
-            limits = Limits.of(data["limits"] or None)
-            sandbox = cls(
-                core,
-                number,
-                origin,
-                limits=limits,
-                name=data["name"],
-                ttl=None if data["ttl"] is None else float(data["ttl"]),
-                created=data["created"],
-            )
-            sandbox.ground = Ground.from_record(data["ground"]) if ground is None else ground
-            sandbox.keep_on = tuple(data["keep_on"])
-            sandbox.until = None if data["until"] is None else float(data["until"])
-            sandbox.replaced = data["replaced"]
-            return sandbox
-        except (ValueError, KeyError, TypeError, InvalidRequest):
-            return None
+    def _of(cls, core: Core, number: int, told: Record) -> Sandbox:
+        sandbox = cls(
+            core,
+            number,
+            told.origin,
+            limits=told.limits,
+            name=told.name,
+            ttl=told.ttl,
+            created=told.created,
+            ground=told.ground,
+        )
+        sandbox.keep_on, sandbox.until, sandbox.replaced = told.keep_on, told.until, told.replaced
+        return sandbox
 
     # --- who has it ---------------------------------------------------------------------------------------
 
@@ -305,10 +265,15 @@ class Sandbox:
         """
         self._ends = ends
 
+    def ground_of_children(self) -> Ground:
+        """What those that are forked from it as it runs stand on."""
+        return self.ground
+
     def attach(self) -> None:
         """Somebody has it, or asks something of it: its time to live does not run."""
         self._users += 1
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
 
     def touch(self) -> None:
         """Somebody asks something of it: its time to live begins anew."""
@@ -452,7 +417,8 @@ class Sandbox:
 
     def finish(self, end: RunEnd) -> None:
         """No process is left in it: tell who waits."""
-        self.drop_first()
+        if self.first is not None:
+            self.drop_first()
         if self.past_daemon and end.reason == "killed" and self.note is None:
             self.note = "its owner had it ended, or went"
         if self.overdue is not None and end.reason == "killed":
@@ -464,23 +430,30 @@ class Sandbox:
         if self.end.reason in self.keep_on and self.kept is None:
             self.kept_error = self.kept_error or "the daemon did not come to it in time"
         self.ended = time.time()
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
         if self._drain is not None:
             self._drain.close()
-        ends, self._ends = self._ends, []
-        close_all(ends)
-        self.settle()
-        self.gone.set()
+        if self._ends:
+            ends, self._ends = self._ends, []
+            close_all(ends)
+        if self.returning is not None:
+            self.settle()
+        if "gone" in self.__dict__:  # somebody has asked for it
+            self.gone.set()
         for tell in list(self.on_end):
             tell()
+
+    def how_it_ended(self) -> str:
+        """The end in a few words; nothing while it lives."""
+        return how_it_ended(self.end, self.note, self.kept, self.kept_error)
 
     def refusal(self) -> SandboxEnded:
         """The error for who asks something of it that only a living one can do."""
         end = self.end or LOST
         ago = max(0.0, time.time() - self.ended)
-        how = self.info().how_it_ended()
         return SandboxEnded(
-            f"the sandbox {self.label} ended {ago:.1f} s ago: {how}",
+            f"the sandbox {self.label} ended {ago:.1f} s ago: {self.how_it_ended()}",
             sandbox=self.id,
             reason=end.reason,
             exit_code=end.exit_code,

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 from ramet.errors import InvalidRequest
 from ramet.models.limits import parse_seconds, shown
 from ramet.models.names import check_text
-from ramet.models.sandboxes import SandboxInfo, check_sandbox, only
+from ramet.models.sandboxes import check_sandbox, only
 
 Type = Literal[
     "created",
@@ -85,24 +85,6 @@ class Event:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
         return cls(**data)
-
-    @classmethod
-    def of(cls, kind: Type, info: SandboxInfo, time: float, note: str | None = None) -> Self:
-        """What befell a sandbox. It has no place yet."""
-        end = info.end
-        return cls(
-            "",
-            time,
-            kind,
-            sandbox=info.id,
-            name=info.name,
-            parent=info.parent,
-            snapshot=info.snapshot,
-            reason=end and end.reason,
-            exit_code=end and end.exit_code,
-            signal=end and end.signal,
-            note=info.note if note is None else note,
-        )
 
 
 def cursor_of(daemon: str, number: int) -> str:

@@ -101,6 +101,7 @@ def enforced_by(cgroups: str) -> Mapping[str, str]:
     )
 
 
+@functools.lru_cache(maxsize=8)
 def without_memory(cgroups: str) -> str:
     """What of these cgroups holds limits of a sandbox whose memory its init watches."""
     return " ".join([word for word in cgroups.split() if word != "memory"])

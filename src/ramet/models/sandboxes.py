@@ -778,6 +778,22 @@ def hostname_of(name: str | None, sandbox: str) -> str:
     return name or f"ramet-{sandbox[:8]}"
 
 
+def how_it_ended(end: RunEnd | None, note: str | None, kept: str | None, kept_error: str | None) -> str:
+    """An end in a few words; nothing while it lives. The rest is as in `SandboxInfo`."""
+    if end is None:
+        return ""
+    if end.reason == "exit":
+        return f"exit code {end.exit_code}" + (f", limit {end.reached}" if end.reached else "")
+    if end.reason == "timeout":
+        state = "" if kept is None else f", its state is kept as {kept}"
+        return f"its time was up{state}" + ("" if kept_error is None else f", to keep it: {kept_error}")
+    if end.reason == "idle":
+        return "nothing in it ran for too long"
+    if limit := limit_of(end.reason, end.reached):
+        return f"its limit of {limit} was exceeded"
+    return end.signal or f"{end.reason}: {note or 'nobody said why'}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SandboxInfo:
     """One sandbox.
@@ -861,26 +877,7 @@ class SandboxInfo:
 
     def how_it_ended(self) -> str:
         """The end in a few words; nothing while it lives."""
-        end = self.end
-        if end is None:
-            return ""
-        if end.reason == "exit":
-            return f"exit code {end.exit_code}" + (f", limit {end.reached}" if end.reached else "")
-        if end.reason == "timeout":
-            return "its time was up" + self._what_is_kept()
-        if end.reason == "idle":
-            return "nothing in it ran for too long"
-        if limit := limit_of(end.reason, end.reached):
-            return f"its limit of {limit} was exceeded"
-        return end.signal or f"{end.reason}: {self.note or 'nobody said why'}"
-
-    def _what_is_kept(self) -> str:
-        return "".join(
-            [
-                "" if self.kept is None else f", its state is kept as {self.kept}",
-                "" if self.kept_error is None else f", to keep it: {self.kept_error}",
-            ]
-        )
+        return how_it_ended(self.end, self.note, self.kept, self.kept_error)
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object for people, with the end by its names."""

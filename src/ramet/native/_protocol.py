@@ -265,6 +265,11 @@ BIND_READ_ONLY = 1
 # enum ramet_network
 NETWORK_NONE = 0
 
+# enum ramet_await
+AWAIT_NOTHING = 0
+AWAIT_EVERYTHING = 1
+AWAIT_SANDBOXES = 2
+
 # enum ramet_reason
 REASON_EXIT = 0
 REASON_SIGNAL = 1

@@ -183,7 +183,7 @@ class CoreConnection:
                 return
 
     def _dispatch(self, frame: frames.Frame) -> None:
-        if frame.kind == p.ERROR or frame.request not in self._fetching:
+        if frame.fds and (frame.kind == p.ERROR or frame.request not in self._fetching):
             close_all(frame.fds)
         if not frame.request:
             self._on_event(frame)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ramet._descriptors import close_all, received, seal, send_with, unseal
 from ramet.native import _protocol as p
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HEADER = struct.Struct("<IHHQIHH")
 ATTR = struct.Struct("<HHI")
@@ -46,24 +49,65 @@ class Attributes(dict[int, bytes]):
 
     def u32(self, tag: int, default: int = 0) -> int:
         """The number at `tag`. Raises FrameError if it is not 4 bytes."""
-        return self._number(tag, 4, default)
+        value = self.get(tag)
+        if value is not None and len(value) == 4:
+            return int.from_bytes(value, "little")
+        return self._absent(tag, value, default)
 
     def u64(self, tag: int, default: int = 0) -> int:
         """The number at `tag`. Raises FrameError if it is not 8 bytes."""
-        return self._number(tag, 8, default)
+        value = self.get(tag)
+        if value is not None and len(value) == 8:
+            return int.from_bytes(value, "little")
+        return self._absent(tag, value, default)
 
     def text(self, tag: int, default: str = "") -> str:
         """The text at `tag`."""
         value = self.get(tag)
         return default if value is None else value.decode("utf-8", "replace")
 
-    def _number(self, tag: int, size: int, default: int) -> int:
-        value = self.get(tag)
+    @staticmethod
+    def _absent(tag: int, value: bytes | None, default: int) -> int:
         if value is None:
             return default
-        if len(value) != size:
-            raise FrameError(f"{p.TAG_NAMES.get(tag, tag)} has {len(value)} bytes")
-        return int.from_bytes(value, "little")
+        raise FrameError(f"{p.TAG_NAMES.get(tag, tag)} has {len(value)} bytes")
+
+
+class Numbers:
+    """Numbers that come in every payload of a kind.
+
+    Where they are all there is, in the order in which core writes them, one call reads them; in any other
+    they are looked up.
+    """
+
+    __slots__ = ("_lengths", "_struct", "_tags", "_zeros")
+
+    def __init__(self, sizes: Mapping[int, int]) -> None:
+        """`sizes` has the bytes of each, 4 or 8, by its tag, in core's order."""
+        self._tags = tuple(sizes)
+        self._lengths = tuple(sizes.values())
+        self._zeros = (0,) * len(sizes)
+        self._struct = struct.Struct(
+            "<" + "".join(["HHIQ" if size == 8 else "HHII" for size in self._lengths])
+        )
+
+    def as_written(self, payload: bytes) -> tuple[int, ...] | None:
+        """The numbers of a payload that is as core writes it; None for one that is not."""
+        if len(payload) != self._struct.size:
+            return None
+        found = self._struct.unpack(payload)
+        if found[0::4] != self._tags or found[1::4] != self._zeros or found[2::4] != self._lengths:
+            return None
+        return found[3::4]
+
+    def read(self, payload: bytes) -> tuple[int, ...]:
+        """The numbers, 0 for one that is not there. Raises FrameError."""
+        return self.as_written(payload) or self.of(attributes(payload))
+
+    def of(self, found: Attributes) -> tuple[int, ...]:
+        """As `read`, of what was decoded. Raises FrameError."""
+        pairs = zip(self._tags, self._lengths, strict=True)
+        return tuple([found.u64(tag) if size == 8 else found.u32(tag) for tag, size in pairs])
 
 
 def u32(tag: int, value: int) -> bytes:

@@ -12,7 +12,7 @@ from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT, Reason, signal_name
 from ramet.models.users import ROOT
 from ramet.native import _protocol as p
-from ramet.native.frames import Attributes, Frame, FrameError, attributes, text, u32, u64
+from ramet.native.frames import Attributes, Frame, FrameError, Numbers, text, u32, u64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +39,30 @@ _LIMITS = {
     p.LIMIT_DISK: "disk",
     p.LIMIT_SHM: "shm",
 }
+ENDED = Numbers(
+    {
+        p.TAG_SANDBOX: 8,
+        p.TAG_REASON: 4,
+        p.TAG_STATUS: 4,
+        p.TAG_USER_NS: 8,
+        p.TAG_SYSTEM_NS: 8,
+        p.TAG_PEAK_BYTES: 8,
+        p.TAG_DISK_PEAK: 8,
+        p.TAG_MEMORY_PEAK: 8,
+        p.TAG_OOM_KILLS: 8,
+        p.TAG_SHM_PEAK: 8,
+        p.TAG_CPU_PEAK_NS: 8,
+        p.TAG_LIMIT: 4,
+        p.TAG_WALL_NS: 8,
+        p.TAG_MEMORY: 8,
+        p.TAG_DISK_BYTES: 8,
+        p.TAG_WATCH: 8,
+        p.TAG_ELAPSED_NS: 8,
+        p.TAG_SETUP_NS: 8,
+        p.TAG_LINGERING: 4,
+    }
+)
+"""What ENDED tells, as `put_end()` in core/src/sandbox.c writes it."""
 _OWN_END = frozenset({"exit", "oom"})
 _CWD_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG})
 
@@ -87,23 +111,21 @@ def step_number(name: str) -> int:
 
 
 def run_end(frame: Frame, *, single_uid: bool, cgroups: str) -> RunEnd:
-    """The end of a run or a sandbox as core told it. Raises FrameError."""
-    found = attributes(frame.payload)
-    return end_of(found)._replace(
-        duration_ms=found.u64(p.TAG_ELAPSED_NS) / 1e6,
-        setup_ms=found.u64(p.TAG_SETUP_NS) / 1e6,
-        single_uid=single_uid,
-        lingering=bool(found.u32(p.TAG_LINGERING)),
-        memory_limit=found.u64(p.TAG_MEMORY),
-        disk_limit=found.u64(p.TAG_DISK_BYTES),
-        cgroups=without_memory(cgroups) if found.u64(p.TAG_WATCH) else cgroups,
-    )
+    """The end of a run or a sandbox as core told it by ENDED. Raises FrameError."""
+    return _end(ENDED.read(frame.payload), single_uid=single_uid, cgroups=cgroups)
 
 
 def end_of(found: Attributes) -> RunEnd:
     """What ENDED and EXITED tell alike. Raises FrameError."""
-    status = found.u32(p.TAG_STATUS)
-    reason = _REASONS.get(found.u32(p.TAG_REASON))
+    return _end(ENDED.of(found))
+
+
+def _end(numbers: tuple[int, ...], *, single_uid: bool = True, cgroups: str = "") -> RunEnd:
+    (
+        _, reason_number, status, user, system, peak, disk_peak, memory_peak, oom_kills, shm_peak, cpu_peak,
+        limit, wall, memory, disk, watched, elapsed, setup, lingering,
+    ) = numbers  # fmt: skip
+    reason = _REASONS.get(reason_number)
     if reason is None:
         raise FrameError("unknown reason")
     signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
@@ -117,20 +139,23 @@ def end_of(found: Attributes) -> RunEnd:
         exit_code=code,
         reason=reason,
         signal=signal_name(signal) if signal and reason == "signal" else None,
-        duration_ms=0.0,
-        setup_ms=0.0,
-        user_ms=found.u64(p.TAG_USER_NS) / 1e6,
-        system_ms=found.u64(p.TAG_SYSTEM_NS) / 1e6,
-        peak_rss_bytes=found.u64(p.TAG_PEAK_BYTES),
-        disk_bytes=found.u64(p.TAG_DISK_PEAK),
-        single_uid=True,
-        lingering=False,
-        memory_peak=found.u64(p.TAG_MEMORY_PEAK),
-        oom_kills=found.u64(p.TAG_OOM_KILLS),
-        reached=reached(found.u32(p.TAG_LIMIT)),
-        cpu_peak_ms=found.u64(p.TAG_CPU_PEAK_NS) / 1e6,
-        shm_bytes=found.u64(p.TAG_SHM_PEAK),
-        wall=found.u64(p.TAG_WALL_NS) / 1e9,
+        duration_ms=elapsed / 1e6,
+        setup_ms=setup / 1e6,
+        user_ms=user / 1e6,
+        system_ms=system / 1e6,
+        peak_rss_bytes=peak,
+        disk_bytes=disk_peak,
+        single_uid=single_uid,
+        lingering=bool(lingering),
+        memory_peak=memory_peak,
+        oom_kills=oom_kills,
+        memory_limit=memory,
+        disk_limit=disk,
+        cgroups=without_memory(cgroups) if watched else cgroups,
+        reached=_LIMITS.get(limit),
+        cpu_peak_ms=cpu_peak / 1e6,
+        shm_bytes=shm_peak,
+        wall=wall / 1e9,
     )
 
 

@@ -26,8 +26,9 @@ from ramet.server.tenants import Tenants, new_id
 from ramet.server.tokens import NOBODY, Identity, Tokens
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from ramet.server.direct import Direct
 
 OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
 TUNNEL = "/v1/tunnel"
@@ -139,9 +140,10 @@ class Guard:
     """The outermost application."""
 
     def __init__(
-        self, app: FastAPI, settings: Settings, tenants: Tenants, tokens: Tokens | None, audit: Audit
+        self, serve: Direct, settings: Settings, tenants: Tenants, tokens: Tokens | None, audit: Audit
     ) -> None:
-        self._app = app
+        self._serve = serve
+        self._app = serve.app
         self._settings = settings
         self.tenants = tenants
         self._tokens = tokens
@@ -181,9 +183,9 @@ class Guard:
             bounded = _Body(scope, receive, self._settings)
             with self._asking(scope, identity):
                 if scope.get("method") == "HEAD":
-                    await _answer_head(self._app, scope, bounded, answered)
+                    await _answer_head(self._serve, scope, bounded, answered)
                 else:
-                    await self._app(scope, bounded if scope["type"] == "http" else receive, answered)
+                    await self._serve(scope, bounded if scope["type"] == "http" else receive, answered)
         except RametError as error:
             await answered.refuse(scope, receive, error)
         except Exception as error:  # a defect must not end the connection without a word

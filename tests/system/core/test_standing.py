@@ -8,6 +8,7 @@ import pytest
 
 from ramet.native import _protocol as p
 from ramet.native import frames
+from ramet.native.runs import ENDED
 from system.core import _core, _payloads
 
 
@@ -99,6 +100,12 @@ def test_a_standing_sandbox_ends_at_its_wall_limit(core):
     assert ended.ended[0] == "timeout"
     assert ended.found.u64(p.TAG_ELAPSED_NS) >= 200_000_000
     assert core.spawn(sandbox, ["true"]).error[0] == "unknown_sandbox"
+
+
+def test_an_end_is_written_in_the_order_in_which_it_is_read_at_once(core):
+    told = core.kill(core.create()).found
+    written = b"".join([frames.raw(tag, value) for tag, value in told.items()])
+    assert ENDED.as_written(written) == ENDED.of(told)
 
 
 def test_a_create_that_times_out_before_it_stands_is_answered(core):

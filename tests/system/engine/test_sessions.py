@@ -245,6 +245,18 @@ def test_the_end_of_the_control_connection_ends_every_session(victims_dir):
         engine.core.discard()
 
 
+def test_the_daemon_hears_of_a_fork_unasked_and_says_what_somebody_waits_for(engine, make):
+    control = engine.core.control
+    for awaited in (p.AWAIT_NOTHING, p.AWAIT_SANDBOXES, p.AWAIT_EVERYTHING, p.AWAIT_NOTHING):
+        control.ok(p.AWAIT_EVENTS, frames.u32(p.TAG_FLAGS, awaited))
+        child = make()
+        assert child.answer().kind == p.OK
+        control.event(p.CREATED, child.number)
+        child.close()
+        control.event(p.ENDED, child.number)
+    assert control.ask(p.AWAIT_EVENTS, frames.u32(p.TAG_FLAGS, 3)).error[3] == "flags"
+
+
 # --- what was forked ahead ---------------------------------------------------------------------------------
 
 

@@ -71,18 +71,22 @@ async def test_events_of_commands_take_no_room_of_others_and_each_hole_is_told_w
     assert seen(await after(events, here, types=["command_began"])) == [("gap", None), *everything[3:]]
 
 
-async def test_core_is_told_when_somebody_waits_for_commands_and_when_nobody_does():
+async def test_core_is_told_when_somebody_begins_to_wait_and_for_what():
     events = Events()
     here = (await after(events, None)).cursor
     heard = []
     events.on_wait = lambda: heard.append(events.awaited)
+    await after(events, here, types=["command_ended"])  # who does not wait needs nothing sooner
+    assert not heard
+    await after(events, here, 0.01, types=["ended"])
+    assert (heard, events.awaited) == (["sandboxes"], "nothing")
     both = [asyncio.create_task(after(events, here, PATIENCE_S, types=["command_ended"])) for _ in range(2)]
     other = asyncio.create_task(after(events, here, 0.01, types=["ended"]))
     await other
-    assert heard == [True]
+    assert (heard, events.awaited) == (["sandboxes", "everything"], "everything")
     events.add(Event("", 0.0, "command_ended", command=5))
     await asyncio.gather(*both)
-    assert heard == [True, False]
+    assert events.awaited == "nothing"
 
 
 @pytest.mark.parametrize("number", [1, 9])

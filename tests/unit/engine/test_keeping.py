@@ -7,7 +7,8 @@ import pytest
 
 from ramet.engine import keeping
 from ramet.engine.keeping import CORE_S, Keeper
-from ramet.engine.standing import Origin, Sandbox
+from ramet.engine.records import Origin
+from ramet.engine.standing import Sandbox
 from ramet.errors import Unforkable
 from ramet.models.limits import Limits
 from ramet.models.operations import RunEnd

@@ -9,8 +9,9 @@ import pytest
 from _fake_core import ended, exited
 from ramet.engine.cores import Settings
 from ramet.engine.drain import Drain
+from ramet.engine.records import COMMAND_SHOWN, Origin, shown_command
 from ramet.engine.sandboxes import Sandboxes
-from ramet.engine.standing import COMMAND_SHOWN, Origin, Sandbox, shown_command
+from ramet.engine.standing import Sandbox
 from ramet.models.limits import Limits
 from ramet.models.operations import RunEnd
 from ramet.models.sandboxes import ListRequest
@@ -41,6 +42,7 @@ class Core:
 
     def __init__(self):
         self.alive, self.listed, self.leaving = True, False, False
+        self.awaits = "nothing"
         self.connection = Connection()
         self.single_uid = True
         self.cgroups = ""

@@ -90,6 +90,23 @@ def test_a_number_of_the_wrong_size_is_refused():
         frames.attributes(frames.u64(p.TAG_STEP, 7)).u32(p.TAG_STEP)
 
 
+def test_numbers_of_one_kind_are_read_in_cores_order_at_once_and_in_any_other_by_name():
+    numbers = frames.Numbers({p.TAG_STEP: 4, p.TAG_CORE_ID: 8})
+    step, core = frames.u32(p.TAG_STEP, 7), frames.u64(p.TAG_CORE_ID, 1 << 60)
+    assert numbers.as_written(step + core) == numbers.read(step + core) == (7, 1 << 60)
+    for payload in (core + step, step + core + frames.text(p.TAG_TEXT, "more")):
+        assert numbers.as_written(payload) is None
+        assert numbers.read(payload) == (7, 1 << 60)
+    assert numbers.read(core) == (0, 1 << 60)
+    for malformed in (
+        step[:-1] + core,
+        b"\1" + core,
+        frames.u64(p.TAG_STEP, 7) + frames.u32(p.TAG_CORE_ID, 1),
+    ):
+        with pytest.raises(frames.FrameError):
+            numbers.read(malformed)
+
+
 def test_a_repeated_attribute_is_refused_where_none_may_be():
     with pytest.raises(frames.FrameError):
         frames.attributes(frames.u32(1, 1) * 2)

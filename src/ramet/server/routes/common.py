@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Request
@@ -102,7 +102,18 @@ async def idempotency_key(
     return key
 
 
+async def _key(request: Request) -> str | None:
+    return await idempotency_key(request.headers.get("idempotency-key"))
+
+
 Key = Annotated[str | None, Depends(idempotency_key)]
+DEPENDENCIES: dict[Any, Callable[[Request], Awaitable[Any]]] = {
+    _tenant: _tenant,
+    _identity: _identity,
+    _settings: _settings,
+    idempotency_key: _key,
+}
+"""How to have what a function depends on without the framework."""
 T = TypeVar("T")
 GONE = 499
 """What the audit log has of a request whose client did not wait for the answer."""
@@ -152,5 +163,6 @@ def text_of(body: Any) -> str:
 
 
 __all__ = [
-    "ERRORS", "Admin", "Asker", "How", "Json", "Key", "Request", "Who", "administrator", "heard", "text_of",
+    "DEPENDENCIES", "ERRORS", "Admin", "Asker", "How", "Json", "Key", "Request", "Who", "administrator",
+    "heard", "text_of",
 ]  # fmt: skip
