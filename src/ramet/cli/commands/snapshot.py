@@ -9,8 +9,9 @@ from typing import Any
 
 import typer
 
+from ramet.cli._arguments import JSON, ON_UNSUPPORTED, TIMEOUT, TTL
 from ramet.cli._each import each
-from ramet.cli.commands.sandbox import JSON, ON_UNSUPPORTED, TIMEOUT, TTL, tell_made
+from ramet.cli._results import tell_made
 from ramet.errors import InvalidRequest
 from ramet.models.sandboxes import Snapshot
 
