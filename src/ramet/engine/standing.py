@@ -16,8 +16,8 @@ from ramet.engine.keeping import CORE_S
 from ramet.errors import DaemonLost, InvalidRequest, SandboxEnded
 from ramet.models.commands import FIRST
 from ramet.models.limits import Limits, without_memory
-from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT
+from ramet.models.runs import RunEnd
 from ramet.models.sandboxes import ForkWay, KernelRef, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
 from ramet.native.frames import u32, u64
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ramet.engine.cores import Core
-    from ramet.models.operations import RunRequest
     from ramet.models.results import Reason
+    from ramet.models.runs import RunRequest
 
 COMMAND_SHOWN = 4096
 """Most characters of its command that are kept of a sandbox."""

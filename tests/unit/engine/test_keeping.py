@@ -10,7 +10,7 @@ from ramet.engine.keeping import CORE_S, Keeper
 from ramet.engine.standing import Origin, Sandbox
 from ramet.errors import Unforkable
 from ramet.models.limits import Limits
-from ramet.models.operations import RunEnd
+from ramet.models.runs import RunEnd
 
 KILLED = RunEnd(137, "killed", None, 1.0, 1.0, 1.0, 1.0, 1, 1, single_uid=True, lingering=False)
 NUMBER = 0xABC

@@ -12,7 +12,7 @@ from ramet.engine.drain import Drain
 from ramet.engine.sandboxes import Sandboxes
 from ramet.engine.standing import COMMAND_SHOWN, Origin, Sandbox, shown_command
 from ramet.models.limits import Limits
-from ramet.models.operations import RunEnd
+from ramet.models.runs import RunEnd
 from ramet.models.sandboxes import ListRequest
 from ramet.native import _protocol as p
 from ramet.native import frames

@@ -23,11 +23,11 @@ from ramet.cli._each import each
 from ramet.cli._results import tell_made
 from ramet.cli._target import CHILD, TARGET, ask, check, exit_code_of
 from ramet.errors import InvalidRequest
-from ramet.models.sandboxes import BUILT_IN
+from ramet.models.snapshots import BUILT_IN
 
 if TYPE_CHECKING:
     from ramet.models.executions import Execution
-    from ramet.models.sandboxes import Snapshot
+    from ramet.models.snapshots import Snapshot
 
 TAG = typer.Option(None, "--tag", metavar="NAME", help="A snapshot or template.")
 TIMED_OUT = 124

@@ -182,7 +182,7 @@ def fork(
         "timeout": timeout, "ttl": ttl, "names": None if name is None else [name], "limits": limits,
     }  # fmt: skip
     from ramet.client import fork as fork_it
-    from ramet.models.sandboxes import check_on_unsupported
+    from ramet.models.checks import check_on_unsupported
 
     arguments |= {"keep_on": keep_on, "metadata": _noted(metadata)}
     arguments["on_unsupported"] = check_on_unsupported(on_unsupported)
