@@ -17,7 +17,8 @@ from ramet.client import Client
 from ramet.client._forks import ANSWER_BYTES, question
 from ramet.client._kernel import forked
 from ramet.kernels import get
-from ramet.models.sandboxes import Child, ForkRequest, hostname_of
+from ramet.models.forks import Child, ForkRequest
+from ramet.models.sandboxes import hostname_of
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.channels import Channel

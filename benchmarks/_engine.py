@@ -26,7 +26,7 @@ from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.root import Bind, Dir, InterpreterFacts, RootSpec, default_environment, default_root
 from ramet.models.limits import DEFAULT_LIMITS
-from ramet.models.operations import RunRequest
+from ramet.models.runs import RunRequest
 from ramet.native import _protocol as p
 from ramet.native import frames, runs
 

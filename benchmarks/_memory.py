@@ -24,7 +24,7 @@ from ramet._descriptors import close_all
 from ramet.engine import plan
 from ramet.engine.root import RootSpec, default_environment, default_root
 from ramet.models.limits import DEFAULT_LIMITS
-from ramet.models.operations import RunRequest
+from ramet.models.runs import RunRequest
 from ramet.native import _protocol as p
 from ramet.native import frames, runs
 from ramet.native.launch import Start, lend_mounts, start_core

@@ -22,7 +22,7 @@ from benchmarks._measure import Figure, Series
 from benchmarks._peers import SHELL_TRUE, Bubblewrap, spawn_many
 from benchmarks._settings import Outcome, Settings
 from ramet.client import status
-from ramet.models.operations import CoreStatus
+from ramet.models.status import CoreStatus
 
 LEAST_PER_SECOND = 600
 LARGEST_POOL = 16

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from ramet.models.sandboxes import ForkWay as ForkWay
     from ramet.models.sandboxes import Metrics as Metrics
     from ramet.models.sandboxes import SandboxInfo as SandboxInfo
-    from ramet.models.sandboxes import Snapshot as Snapshot
+    from ramet.models.snapshots import Snapshot as Snapshot
     from ramet.models.templates import Template as Template
 
 _HOME = {
@@ -177,7 +177,8 @@ _HOME = {
     **dict.fromkeys(("Execution", "Result"), "ramet.models.executions"),
     "Template": "ramet.models.templates",
     **dict.fromkeys(("CommandResult", "Usage"), "ramet.models.results"),
-    **dict.fromkeys(("ForkWay", "Metrics", "SandboxInfo", "Snapshot"), "ramet.models.sandboxes"),
+    **dict.fromkeys(("ForkWay", "Metrics", "SandboxInfo"), "ramet.models.sandboxes"),
+    "Snapshot": "ramet.models.snapshots",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605  the table is the list

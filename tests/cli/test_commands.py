@@ -106,8 +106,8 @@ def test_quickstart_refuses_by_name_what_it_cannot_do(option, value, capfd):
 def test_quickstart_says_so_when_a_program_got_something_else(monkeypatch, capfd):
     import ramet.client
     from ramet.cli.main import invoke
-    from ramet.models.operations import Pong
     from ramet.models.results import CommandResult
+    from ramet.models.status import Pong
 
     monkeypatch.setattr(ramet.client, "ping", lambda: Pong("0", 1))
     monkeypatch.setattr(ramet.client, "run", lambda command, **options: CommandResult(1))

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from ramet import sandboxes, snapshots
+
 SLEEP = ("--", "sh", "-c", "read x")
 
 # Each command is a Python of its own; beside compilers and first builds of templates one has taken 50 s.
@@ -11,14 +13,12 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(ramet):
+def nothing_left():
     yield
-    ids = [one["id"] for one in json.loads(ramet("sandbox", "ls", "--json").stdout)["sandboxes"]]
-    names = [one["name"] for one in json.loads(ramet("snapshot", "ls", "--json").stdout)["snapshots"]]
-    if ids:
-        assert ramet("sandbox", "kill", *ids).returncode == 0
-    if names:
-        assert ramet("snapshot", "rm", *names).returncode == 0
+    for one in sandboxes.list():
+        sandboxes.kill(one.id)
+    for kept in snapshots.list():
+        snapshots.remove(kept.name)
 
 
 def listed(ramet, *words):

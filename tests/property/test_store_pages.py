@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.store import Store
@@ -73,7 +73,6 @@ def read(store: Store, name: str) -> bytes:
         return os.pread(loaded.pages, os.fstat(loaded.pages).st_size, 0)
 
 
-@settings(max_examples=80)
 @given(generations())
 def test_a_chain_of_deltas_equals_what_stands_alone(files):
     with stores() as store:
@@ -95,7 +94,6 @@ def test_a_chain_of_deltas_equals_what_stands_alone(files):
         assert [store.verify(info.name).parent for info in store.list()] == [None] * 2 * len(files)
 
 
-@settings(max_examples=60)
 @given(layouts, st.sets(st.integers(0, 200)), tails)
 def test_holes_are_pages_of_zeros_and_take_no_room(layout, holes, tail):
     from ramet.store import Exported
@@ -115,7 +113,6 @@ def test_holes_are_pages_of_zeros_and_take_no_room(layout, holes, tail):
         os.close(fd)
 
 
-@settings(max_examples=60)
 @given(generations())
 def test_a_delta_stores_no_page_that_its_parent_has(files):
     with stores() as store:

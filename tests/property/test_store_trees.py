@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.store import IdMap
@@ -159,7 +159,6 @@ class Places:
         remove(self._path)
 
 
-@settings(max_examples=100)
 @given(tops, st.data())
 def test_a_tree_comes_back_as_it_was(top, data):
     with Places() as place:
@@ -174,7 +173,6 @@ def test_a_tree_comes_back_as_it_was(top, data):
         assert len(again) == len(stream)
 
 
-@settings(max_examples=100)
 @given(tops, st.data())
 def test_a_stream_with_changes_is_refused_or_makes_files_below_its_directory(top, data):
     with Places() as place:

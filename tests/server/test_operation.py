@@ -1,5 +1,7 @@
 """A server in hostile hands, and its end: slow and large requests, clients that go, restarts, refusals."""
 
+import contextlib
+import functools
 import json
 import os
 import signal
@@ -348,21 +350,24 @@ def test_over_tls_half_a_head_and_half_a_body_are_not_waited_for(tmp_path: Path)
         "content-type: application/json\ncontent-length: 100\n\n{"
     )
     with running("--head-timeout", "1", "--body-timeout", "1", *options) as server:
-        for part in (b"", b"\x16\x03\x01\x02\x00"):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=SHORT_S) as plain:
+        with contextlib.ExitStack() as opened:  # all at once: each is kept for a second
+            silent = []
+            for part in (b"", b"\x16\x03\x01\x02\x00"):
+                plain = socket.create_connection(("127.0.0.1", server.port), timeout=SHORT_S)
+                silent.append(opened.enter_context(plain))
                 plain.sendall(part)
-                assert plain.recv(4096) == b""
-        for half in ("GET /healthz HTTP/1.1\nhost:", "", body):
-            with (
-                socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as plain,
-                context.wrap_socket(plain, server_hostname="127.0.0.1") as asking,
-            ):
+            asked = []
+            for half in ("GET /healthz HTTP/1.1\nhost:", "", body):
+                plain = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+                opened.enter_context(plain)
+                asking = opened.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+                asked.append(asking)
                 asking.sendall(half.replace("\n", "\r\n").encode())
-                answer = b"".join(iter(lambda: asking.recv(4096), b""))
-                assert answer.startswith(b"HTTP/1.1 408")
-                assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == (
-                    "slow_body" if half == body else "slow_head"
-                )
+            assert [plain.recv(4096) for plain in silent] == [b"", b""]
+            answers = [b"".join(iter(functools.partial(one.recv, 4096), b"")) for one in asked]
+        for answer, code in zip(answers, ("slow_head", "slow_head", "slow_body"), strict=True):
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == code
         # Nobody else is kept waiting; without TLS nobody is heard; the socket is its owner's alone.
         transport = httpx.HTTPTransport(uds=path, verify=context)
         with httpx.Client(transport=transport, base_url="https://127.0.0.1") as api:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from ramet.server.following import BEAT_S
 from server._server import ALICE_READS, ALICE_RUNS, PATIENCE_S, Server, refusal, told
 
 FORKD = {
@@ -304,8 +305,8 @@ def test_a_head_alone_is_that_of_the_whole(server: Server, api: httpx.Client, sh
         assert (head.status_code, head.content) == (whole.status_code, b"")
         for name in ("content-type", "content-length"):
             assert head.headers.get(name) == whole.headers.get(name)
-    # What has no end has a head, too.
-    stream = api.head(f"{place}/processes/{process}/stream")
+    # What has no end has a head, too, and before anything is said there.
+    stream = api.head(f"{place}/processes/{process}/stream", timeout=BEAT_S / 2)
     assert (stream.status_code, stream.headers["content-type"].split(";")[0]) == (200, "text/event-stream")
     until = time.monotonic() + PATIENCE_S
     while told(api.get("/v1/me"), 200)["streams"]:

@@ -291,7 +291,7 @@ def test_a_client_with_another_interpreter_gets_that_one(rooted):
     system = shutil.which("python3", path="/usr/bin:/bin")
     if system is None or os.path.realpath(system) == os.path.realpath(sys.executable):
         pytest.skip("there is no second Python")
-    from ramet.models.operations import Python, RunRequest
+    from ramet.models.runs import Python, RunRequest
 
     request = RunRequest.of(
         ["python3", "-c", "import sys; print(sys.prefix)"],

@@ -13,7 +13,7 @@ import pytest
 import _ledger
 from ramet.client import Client
 from ramet.errors import InvalidRequest, IsolationError
-from ramet.models.operations import RunRequest
+from ramet.models.runs import RunRequest
 from ramet.native import _protocol as p
 from ramet.native.locate import find_program
 from system._daemons import marked, own_daemon

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 from typing import Any
 
+import typer
+import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from ramet.cli._server import asked, options
 
-__all__ = ["COMPLETES", "LITERAL", "Command", "Group", "LocalCommand", "RunCommand"]
+__all__ = ["COMPLETES", "LITERAL", "Command", "Converted", "Group", "Later", "LocalCommand", "RunCommand"]
 
 COMPLETES = "_RAMET_COMPLETE"
 """The variable by which a shell asks for words to complete with."""
@@ -40,6 +44,10 @@ def _unconverted(params: Any) -> Any:
     return params
 
 
+Converted = TyperCommand
+"""A command whose arguments are converted: it imports far more than that takes."""
+
+
 class LocalCommand(TyperCommand):
     """A command about this machine, whose arguments are not converted."""
 
@@ -65,15 +73,13 @@ class Command(LocalCommand):
             return super().invoke(ctx)
 
 
-class Group(TyperGroup):
-    """A group whose options are not converted."""
-
-    def get_params(self, ctx: Any) -> Any:
-        return _unconverted(super().get_params(ctx))
-
-
 class RunCommand(Command):
-    """Remembers whether `--` stood before the command, which the parser takes away."""
+    """Remembers whether `--` stood before the command, which the parser takes away.
+
+    Options end at the first word of the command, so that `ramet run ls -l` needs no `--`.
+    """
+
+    allow_interspersed_args = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = list(args)
@@ -81,3 +87,36 @@ class RunCommand(Command):
         before = len(words) - len(ctx.params["command"] or ()) - 1
         ctx.meta[LITERAL] = before >= 0 and words[before] == "--"
         return rest
+
+
+class Later(TyperCommand):
+    """A command by its name and the first line of its help. The rest of it is imported when it is called."""
+
+    def __init__(self, name: str, where: str, line: str, kind: type[TyperCommand] = Command) -> None:
+        """`where`: a module of `commands`, and the name of the function there."""
+        super().__init__(name, help=line)
+        self.module, _, self.function = where.partition(":")
+        self._kind = kind
+
+    @functools.cached_property
+    def loaded(self) -> Any:
+        """The whole command."""
+        # Help in plain text: rich would be imported for it.
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        module = importlib.import_module(f"ramet.cli.commands.{self.module}")
+        app.command(self.name, cls=self._kind)(getattr(module, self.function))
+        return typer.main.get_command(app)
+
+
+class Group(TyperGroup):
+    """A group whose options are not converted, and of whose commands the one that is called is imported."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{"no_args_is_help": True, "rich_markup_mode": None, **attributes})
+
+    def get_params(self, ctx: Any) -> Any:
+        return _unconverted(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.loaded if isinstance(command, Later) else command, rest

@@ -35,7 +35,7 @@ def _snapshots(client: Client, _chosen: dict[str, Any]) -> list[str]:
 
 def _templates(client: Client, _chosen: dict[str, Any]) -> Iterator[str]:
     from ramet.client import templates
-    from ramet.models.sandboxes import BUILT_IN
+    from ramet.models.snapshots import BUILT_IN
 
     yield from BUILT_IN  # which are there without a daemon
     yield from sorted({one.name for one in templates.all_built(client=client)} - set(BUILT_IN))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ramet.doctor import Check
-    from ramet.models.operations import Finding
     from ramet.models.results import CommandResult
+    from ramet.models.status import Finding
 
 __all__ = ["age", "amount", "checks", "console", "end_note", "how_it_ended", "pairs", "size", "table"]
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ramet._descriptors import close_all
 from ramet.client._streams import Sink, Source
 from ramet.errors import DaemonLost, RametError
-from ramet.models.operations import RunEnd, RunRequest
 from ramet.models.results import CommandResult, result_of
+from ramet.models.runs import RunEnd, RunRequest
 from ramet.wire import messages
 
 if TYPE_CHECKING:

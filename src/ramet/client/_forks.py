@@ -27,8 +27,9 @@ from ramet.client._kernel import forked
 from ramet.errors import RametError
 from ramet.kernels import get, names
 from ramet.models.commands import FIRST
+from ramet.models.forks import ForkLaneInfo, ForkLaneRequest
 from ramet.models.limits import without_memory
-from ramet.models.sandboxes import ForkLaneInfo, ForkLaneRequest, ForkWay, SandboxInfo, hostname_of
+from ramet.models.sandboxes import ForkWay, SandboxInfo, hostname_of
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.channels import Channel
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from ramet.client._lanes import Lane
     from ramet.kernels import Kernel
-    from ramet.models.sandboxes import Child, ForkRequest
+    from ramet.models.forks import Child, ForkRequest
 
 WINDOW = 64
 """Children of one fork that core makes at once: each has descriptors in flight."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet._descriptors import close_all
 from ramet.client._exchange import Link, Made, Stale
 from ramet.errors import DaemonLost, RametError
-from ramet.models.operations import LaneInfo, LaneRequest, RunEnd
+from ramet.models.runs import LaneInfo, LaneRequest, RunEnd
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.faults import error_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ramet.client._forks import Key as ForkKey
     from ramet.client._forks import KnownFork
     from ramet.models.limits import Limits
-    from ramet.models.operations import Python, RunRequest
+    from ramet.models.runs import Python, RunRequest
 
 # The daemon looks for changes of the host this often, if it is asked (engine/definitions.py).
 FRESH_S = 30.0

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from ramet.errors import DaemonStartError, RametError
-from ramet.models.operations import Python
+from ramet.models.runs import Python
 from ramet.wire.places import LOG, START_LOCK, connect, is_named, make_runtime, open_runtime
 
 START_TIMEOUT_S = 30.0

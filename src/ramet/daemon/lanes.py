@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from ramet._descriptors import close_all
 from ramet.errors import RametError
-from ramet.models.operations import LaneInfo
+from ramet.models.runs import LaneInfo
 from ramet.native import _protocol as p
 
 if TYPE_CHECKING:
     from ramet.daemon.server import Connection
     from ramet.engine.cores import Core, Cores
-    from ramet.models.operations import LaneRequest
+    from ramet.models.runs import LaneRequest
 
 
 class Lanes:

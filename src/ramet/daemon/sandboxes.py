@@ -17,34 +17,29 @@ from ramet.engine.plan import environment_of
 from ramet.engine.snapshots import told
 from ramet.errors import RametError
 from ramet.models.commands import SandboxLane
-from ramet.models.sandboxes import SandboxInfo, SnapshotList
+from ramet.models.sandboxes import SandboxInfo
+from ramet.models.snapshots import SnapshotList
 
 if TYPE_CHECKING:
     from ramet.daemon.server import Connection
     from ramet.engine.sandboxes import Sandboxes
     from ramet.engine.standing import Sandbox
     from ramet.models.commands import SandboxLaneRequest
+    from ramet.models.creation import BeginRequest, CreateRequest
     from ramet.models.events import EventBatch, EventsRequest
-    from ramet.models.lineage import LineageTree
-    from ramet.models.operations import Empty
-    from ramet.models.packs import PackRequest, UnpackRequest
-    from ramet.models.sandboxes import (
-        BeginRequest,
-        CreateRequest,
+    from ramet.models.forks import (
         ForkLaneInfo,
         ForkLaneRequest,
         ForkReport,
         ForkRequest,
-        ImportRequest,
-        ListRequest,
         PromoteRequest,
         RollbackRequest,
-        SandboxList,
-        SandboxRequest,
-        Snapshot,
-        SnapshotName,
-        SnapshotRequest,
     )
+    from ramet.models.lineage import LineageTree
+    from ramet.models.packs import PackRequest, UnpackRequest
+    from ramet.models.sandboxes import ListRequest, SandboxList, SandboxRequest
+    from ramet.models.snapshots import ImportRequest, Snapshot, SnapshotName, SnapshotRequest
+    from ramet.models.status import Empty
     from ramet.native.channels import Channel
 
 Perform = Callable[[Any, "Connection"], Awaitable[Any]]

@@ -21,7 +21,9 @@ from ramet.daemon.sandboxes import SandboxOperations
 from ramet.engine.cores import Cores
 from ramet.engine.runs import Run
 from ramet.errors import DaemonError, DaemonLost, InternalError, InvalidRequest, RametError
-from ramet.models.operations import OPERATIONS, DaemonStatus, Finding, Pong, Report, RunEnd, RunRequest
+from ramet.models.operations import OPERATIONS
+from ramet.models.runs import RunEnd, RunRequest
+from ramet.models.status import DaemonStatus, Finding, Pong, Report
 from ramet.wire import messages
 from ramet.wire.places import peer
 

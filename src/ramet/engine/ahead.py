@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ramet.engine import memory
 from ramet.errors import DaemonLost, RametError
 from ramet.kernels import PACKET, BadEvent, Decoder, get, names
-from ramet.models.sandboxes import Child
+from ramet.models.forks import Child
 from ramet.models.templates import KEY, WARM_CHILDREN_MAX
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel

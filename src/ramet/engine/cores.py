@@ -23,7 +23,8 @@ from ramet.engine.events import Awaited
 from ramet.engine.runs import kill_payload
 from ramet.engine.sandboxes import Sandboxes
 from ramet.errors import DaemonLost, DaemonStartError, ProtocolMismatch, RametError
-from ramet.models.operations import CoreStatus, RunEnd
+from ramet.models.runs import RunEnd
+from ramet.models.status import CoreStatus
 from ramet.native import _protocol as p
 from ramet.native import cgroups, frames
 from ramet.native.core import CoreConnection

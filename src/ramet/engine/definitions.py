@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ramet.models.limits import Limits
-    from ramet.models.operations import Python, RunRequest
+    from ramet.models.runs import Python, RunRequest
     from ramet.native.core import CoreConnection
 
 ROOTS_MAX = 16

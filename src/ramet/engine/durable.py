@@ -17,7 +17,7 @@ from ramet.engine.recipes import decode_recipe, encode_recipe
 from ramet.engine.root import default_environment
 from ramet.errors import InternalError, RametError, SnapshotDamaged, SnapshotError
 from ramet.models.names import check_environment
-from ramet.models.operations import Python
+from ramet.models.runs import Python
 from ramet.models.users import ROOT, parse_user
 from ramet.native import _protocol as p
 from ramet.native.frames import FrameError, u32

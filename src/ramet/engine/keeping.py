@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from ramet.engine.snapshots import Image, Snapshots
     from ramet.engine.standing import Sandbox
-    from ramet.models.operations import RunEnd
+    from ramet.models.checks import OnUnsupported
     from ramet.models.results import Reason
-    from ramet.models.sandboxes import OnUnsupported
+    from ramet.models.runs import RunEnd
 
 CORE_S = KEEP_S + 2.0
 """How much later than ours core's deadline is."""

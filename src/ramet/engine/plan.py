@@ -24,7 +24,7 @@ from ramet.native.runs import STREAM_TAGS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ramet.models.operations import RunRequest
+    from ramet.models.runs import RunRequest
 
 HOSTNAME = "ramet"
 MACHINE_SHARE = 0.75

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ramet.engine.cores import Core, Cores
     from ramet.engine.definitions import Defined
-    from ramet.models.operations import RunEnd, RunRequest
+    from ramet.models.runs import RunEnd, RunRequest
 
     Done = Callable[[RunEnd | RametError], object]
 

@@ -40,9 +40,11 @@ from ramet.errors import (
 )
 from ramet.models.commands import FIRST
 from ramet.models.events import NOTE_MAX, Event
+from ramet.models.forks import ForkLaneInfo, ForkReport, ForkRequest
 from ramet.models.limits import BY_NAME
 from ramet.models.names import near
-from ramet.models.sandboxes import PAUSED, ForkLaneInfo, ForkReport, ForkRequest, ForkWay, SandboxList
+from ramet.models.sandboxes import ForkWay, SandboxList
+from ramet.models.snapshots import PAUSED
 from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native.channels import Channel
@@ -54,26 +56,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ramet.engine.cores import Core, Cores
+    from ramet.models.checks import OnUnsupported
+    from ramet.models.creation import BeginRequest, CreateRequest
     from ramet.models.events import EventBatch, EventsRequest, Type
+    from ramet.models.forks import Child, ForkLaneRequest, PromoteRequest, RollbackRequest
     from ramet.models.limits import Limits
     from ramet.models.lineage import LineageTree
-    from ramet.models.operations import RunEnd
     from ramet.models.packs import UnpackRequest
-    from ramet.models.sandboxes import (
-        BeginRequest,
-        Child,
-        CreateRequest,
-        ForkLaneRequest,
-        ImportRequest,
-        KernelRef,
-        ListRequest,
-        OnUnsupported,
-        PromoteRequest,
-        RollbackRequest,
-        SandboxInfo,
-        Snapshot,
-        SnapshotRequest,
-    )
+    from ramet.models.runs import RunEnd
+    from ramet.models.sandboxes import KernelRef, ListRequest, SandboxInfo
+    from ramet.models.snapshots import ImportRequest, Snapshot, SnapshotRequest
     from ramet.store.models import SnapshotInfo
 
     Deliver = Callable[[int, Sandbox, Channel], object]

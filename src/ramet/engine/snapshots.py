@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ramet.engine.durable import Archive, Ground
 from ramet.errors import DaemonLost, InvalidRequest, RametError
 from ramet.models.limits import LIMITS, Limits
-from ramet.models.sandboxes import ForkWay, KernelRef, Snapshot
+from ramet.models.sandboxes import ForkWay, KernelRef
+from ramet.models.snapshots import Snapshot
 from ramet.native import _protocol as p
 from ramet.native.frames import u32
 

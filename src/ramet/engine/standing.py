@@ -18,8 +18,8 @@ from ramet.engine.records import read_record
 from ramet.errors import DaemonLost, SandboxEnded
 from ramet.models.commands import FIRST
 from ramet.models.limits import without_memory
-from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT
+from ramet.models.runs import RunEnd
 from ramet.models.sandboxes import SandboxInfo, hostname_of, how_it_ended
 from ramet.native import _protocol as p
 from ramet.native.frames import u32, u64
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ramet.engine.cores import Core
     from ramet.engine.records import Origin, Record
     from ramet.models.limits import Limits
-    from ramet.models.operations import RunRequest
     from ramet.models.results import Reason
+    from ramet.models.runs import RunRequest
 
 LOST = RunEnd(137, "lost", None, 0.0, 0.0, 0.0, 0.0, 0, 0, single_uid=True, lingering=False)
 

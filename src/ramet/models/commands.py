@@ -8,16 +8,16 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ramet.errors import InvalidRequest
+from ramet.models.checks import check_sandbox, flag, only
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, parse_limit, shown
-from ramet.models.operations import RunRequest
-from ramet.models.sandboxes import check_sandbox, flag, only
+from ramet.models.runs import RunRequest
 from ramet.models.users import ROOT, parse_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ramet.models.operations import Text
     from ramet.models.results import Reason
+    from ramet.models.runs import Text
 
 FIRST = 1
 """The id of a sandbox's first command, with whose end it ends."""

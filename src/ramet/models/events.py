@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self, get_args
 
 from ramet.errors import InvalidRequest
+from ramet.models.checks import check_sandbox, only
 from ramet.models.limits import parse_seconds, shown
 from ramet.models.names import check_text
-from ramet.models.sandboxes import check_sandbox, only
 
 Type = Literal[
     "created",

@@ -1,436 +1,21 @@
 """The one table of operations: what a client can ask of a daemon, whatever the transport.
 
-Each row names an operation, its typed request and the dataclass of its result. Requests check themselves when
-they are made (`RunRequest.of` by a client, `from_wire` by the daemon), so that a wrong argument is refused by
-name before anything is started, and by the same words on both sides.
+Each row names an operation, its typed request and the dataclass of its result.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
-from ramet.errors import InvalidRequest
-from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
-from ramet.models.names import check_environment, check_text
-from ramet.models.results import Reason
+from ramet.models.runs import LaneInfo, LaneRequest, RunEnd, RunRequest
+from ramet.models.status import DaemonStatus, Empty, Pong, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from os import PathLike
+    from collections.abc import Mapping
 
-    Text: TypeAlias = str | bytes | PathLike[str]
     OPERATIONS: Mapping[str, Operation]
-
-SHELL = "/bin/sh"
-TEXT_MAX = 131_071
-"""MAX_ARG_STRLEN of Linux without its NUL: longest single argument or NAME=value, in bytes."""
-TEXTS_MAX = 6 << 20
-"""Most bytes of arguments and environment together; Linux allows no more for any stack limit (execve(2))."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Python:
-    """The interpreter whose files the default root shows: the client's own."""
-
-    executable: str
-    prefix: str
-    base_prefix: str
-
-    def to_wire(self) -> list[str]:
-        """As JSON."""
-        return [self.executable, self.prefix, self.base_prefix]
-
-    @classmethod
-    def from_wire(cls, data: object) -> Self:
-        """From JSON. Raises InvalidRequest naming ``python``."""
-        if not isinstance(data, list) or len(data) != 3:
-            raise InvalidRequest.of("python", "must be three paths")
-        executable, prefix, base_prefix = (check_text(part, "python") for part in data)
-        return cls(executable, prefix, base_prefix)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RunRequest:
-    """One command in a sandbox of its own. Made by `of` or `from_wire`, which check everything.
-
-    `env` is added to the sandbox's own small environment. `cwd` and `root` are absolute; None means the
-    root's home and the default root. `streams` names the standard streams (0, 1, 2) that come along as
-    descriptors, in order; the others are /dev/null. `fault` names a step of core that is to fail; only a
-    daemon under test accepts it.
-    """
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    cwd: str | None = None
-    root: str | None = None
-    limits: Limits = DEFAULT_LIMITS
-    python: Python | None = None
-    streams: tuple[int, ...] = ()
-    fault: str | None = None
-
-    @classmethod
-    def of(
-        cls,
-        command: str | Sequence[Text],
-        *,
-        timeout: float | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Text | None = None,
-        root: Text | None = None,
-        limits: Limits | Mapping[str, Any] | None = None,
-        python: Python | None = None,
-        streams: tuple[int, ...] = (),
-    ) -> Self:
-        """The request for `command`: text is a line for /bin/sh, a sequence the program and its arguments.
-
-        `timeout` (seconds) stands for the limit ``wall``; of both the smaller counts. Raises InvalidRequest
-        naming the argument at fault.
-        """
-        argv = _argv(command)
-        variables = check_environment(env) if env else {}
-        _check_size(argv, variables)
-        checked = Limits.of(limits)
-        if timeout is not None:
-            wall = parse_limit(BY_NAME["wall"], timeout, "timeout")
-            if "wall" in checked.asked():
-                wall = min(wall, checked.wall)
-            if wall != checked.wall:
-                checked = checked.replace(wall=wall)
-        return cls(
-            argv,
-            variables,
-            None if cwd is None else _directory(cwd, "cwd"),
-            None if root is None else _root(root),
-            checked,
-            python,
-            streams,
-        )
-
-    def to_wire(self) -> dict[str, Any]:
-        """The request as JSON; what has its default is left out."""
-        data: dict[str, Any] = {"argv": self.argv}
-        if self.env:
-            data["env"] = self.env
-        if self.cwd is not None:
-            data["cwd"] = self.cwd
-        if self.root is not None:
-            data["root"] = self.root
-        if self.limits is not DEFAULT_LIMITS:
-            data["limits"] = self.limits.asked()
-        if self.python is not None:
-            data["python"] = self.python.to_wire()
-        if self.streams:
-            data["streams"] = self.streams
-        if self.fault is not None:
-            data["fault"] = self.fault
-        return data
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """The request from JSON, checked anew. Raises InvalidRequest naming the field at fault."""
-        unknown = data.keys() - _RUN_FIELDS
-        if unknown:
-            raise InvalidRequest.of(min(unknown), "is not known to this version", code="unknown_option")
-        command = data.get("argv")
-        if not isinstance(command, list):
-            raise InvalidRequest.of("command", "must be a list of text")
-        python, fault = data.get("python"), data.get("fault")
-        request = cls.of(
-            command,
-            env=data.get("env"),
-            cwd=data.get("cwd"),
-            root=data.get("root"),
-            limits=data.get("limits"),
-            python=None if python is None else Python.from_wire(python),
-            streams=_streams(data.get("streams", ())),
-        )
-        return request if fault is None else dataclasses.replace(request, fault=check_text(fault, "fault"))
-
-
-_RUN_FIELDS = frozenset(field.name for field in dataclasses.fields(RunRequest))
-
-
-def _argv(command: object) -> tuple[str, ...]:
-    if isinstance(command, str):
-        if not command.strip():
-            raise InvalidRequest.of("command", "is empty", code="empty_command")
-        return SHELL, "-c", check_text(command, "command")
-    if isinstance(command, (bytes, dict)) or not isinstance(command, Iterable):
-        kind = type(command).__name__
-        raise InvalidRequest.of("command", f"must be text or a sequence of text, not {kind}")
-    argv = tuple([check_text(part, "command") for part in command])
-    if not argv or not argv[0]:
-        raise InvalidRequest.of("command", "is empty", code="empty_command")
-    return argv
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
-
-
-def _check_size(argv: tuple[str, ...], env: Mapping[str, str]) -> None:
-    sizes = {
-        "command": [_size(text) for text in argv],
-        "env": [_size(name) + 1 + _size(value) for name, value in env.items()],
-    }
-    total = 0
-    for field, lengths in sizes.items():
-        # Each string costs its NUL and a pointer besides.
-        total += sum(lengths) + 9 * len(lengths)
-        if lengths and max(lengths) > TEXT_MAX:
-            raise InvalidRequest.of(
-                field, f"one string has {max(lengths)} bytes; Linux takes {TEXT_MAX}", code="too_long",
-                hint="pass large data by stdin or in a file",
-            )  # fmt: skip
-        if total > TEXTS_MAX:
-            raise InvalidRequest.of(
-                field, f"arguments and environment have more than {TEXTS_MAX} bytes", code="too_long"
-            )
-
-
-def _directory(value: object, field: str) -> str:
-    path = check_text(value, field)
-    if not path.startswith("/"):
-        raise InvalidRequest.of(field, f"{path[:80]!r} is not an absolute path", code="not_absolute")
-    if _size(path) >= 4096 or any(_size(part) > 255 for part in path.split("/")):
-        raise InvalidRequest.of(field, "is longer than a path may be", code="too_long")
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    if ".." in parts:
-        # What it means depends on links inside the sandbox; core takes only what means one thing.
-        raise InvalidRequest.of(field, f"{path[:80]!r} contains '..'")
-    return "/" + "/".join(parts)
-
-
-def _root(value: object) -> str:
-    path = _directory(value, "root")
-    if not os.path.isdir(path):
-        fault = "is not a directory" if os.path.lexists(path) else "does not exist"
-        raise InvalidRequest.of("root", f"{path} {fault}", code="not_found")
-    return path
-
-
-def _streams(value: object) -> tuple[int, ...]:
-    streams = tuple(value) if isinstance(value, (list, tuple)) else (-1,)
-    numbers = all(type(number) is int and 0 <= number <= 2 for number in streams)
-    if not numbers or len({*streams}) < len(streams):
-        raise InvalidRequest.of("streams", "must be different numbers of 0, 1, 2")
-    return streams
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Empty:
-    """A request without arguments."""
-
-    def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return {}
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON. Raises InvalidRequest when there is an argument."""
-        if data:
-            raise InvalidRequest.of(min(data), "is not known to this operation", code="unknown_option")
-        return cls()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CoreStatus:
-    """A running core. `ids` is ``single`` or ``range``; `lanes` are clients' connections to it.
-
-    `snapshot_memory` are the bytes that snapshots take in memory, `snapshot_budget` those that they may take;
-    0: any.
-    """
-
-    pid: int
-    core_id: str
-    program: str
-    protocol: int
-    ids: str
-    pool_size: int
-    pool_ready: int
-    sandboxes: int
-    roots: int
-    runs: int
-    lanes: int
-    idle_s: float
-    snapshot_memory: int = 0
-    snapshot_budget: int = 0
-    cgroups: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DaemonStatus:
-    """A running daemon. `core` is None until the first run, and after core ended.
-
-    `older` are cores of earlier programs, which are kept for the sandboxes that they have.
-    """
-
-    pid: int
-    version: str
-    protocol: int
-    uptime_s: float
-    idle_s: float
-    connections: int
-    active: int
-    runtime_dir: str
-    core: CoreStatus | None = None
-    older: tuple[CoreStatus, ...] = ()
-
-    def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON."""
-        core = data.get("core")
-        older = tuple([CoreStatus(**one) for one in data.get("older", ())])
-        return cls(**{**data, "core": CoreStatus(**core) if core else None, "older": older})
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pong:
-    """The answer to ping."""
-
-    version: str
-    pid: int
-
-    def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON."""
-        return cls(**data)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """What `doctor` says of one thing: ``pass``, ``warn`` or ``fail``; `fix` is one shell command."""
-
-    name: str
-    status: str
-    detail: str
-    fix: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """What `doctor` found, in the order of its checks, as the daemon sees the machine."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """False when sandboxes do not work here."""
-        return all(finding.status != "fail" for finding in self.findings)
-
-    def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON."""
-        return cls(tuple([Finding(**finding) for finding in data["findings"]]))
-
-
-class RunEnd(NamedTuple):
-    """What the daemon knows of a command that ended; the client adds the output and makes a CommandResult.
-
-    On the wire it is a list in this order: it crosses once per run, and names would cost more than all else.
-    """
-
-    exit_code: int
-    reason: Reason
-    signal: str | None
-    duration_ms: float
-    setup_ms: float
-    user_ms: float
-    system_ms: float
-    peak_rss_bytes: int
-    disk_bytes: int
-    single_uid: bool
-    lingering: bool
-    memory_peak: int = 0
-    oom_kills: int = 0
-    memory_limit: int = 0
-    disk_limit: int = 0
-    cgroups: str = ""
-    reached: str | None = None
-    """The limit that goes with its signal, or by a shell's exit code with that of what it waited for."""
-    cpu_peak_ms: float = 0.0
-    shm_bytes: int = 0
-    wall: float = 0.0
-
-    def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"end": self}
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON."""
-        return cls._make(data["end"])
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LaneRequest:
-    """What a client needs to run commands on the default root past the daemon.
-
-    `socket` asks for a lane, a connection to core, besides the beginning of plans with these limits.
-    """
-
-    python: Python | None = None
-    limits: Limits = DEFAULT_LIMITS
-    socket: bool = True
-
-    def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        python = None if self.python is None else self.python.to_wire()
-        return {"python": python, "limits": self.limits.asked(), "socket": self.socket}
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON. Raises InvalidRequest naming the field at fault."""
-        unknown = data.keys() - {"python", "limits", "socket"}
-        if unknown:
-            raise InvalidRequest.of(min(unknown), "is not known to this version", code="unknown_option")
-        python, socket = data.get("python"), data.get("socket", True)
-        if not isinstance(socket, bool):
-            raise InvalidRequest.of("socket", "must be true or false")
-        return cls(
-            None if python is None else Python.from_wire(python), Limits.of(data.get("limits")), socket
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LaneInfo:
-    """The beginning of every plan with the limits asked for, and which core understands it.
-
-    `encoded` is base64 of attributes of core/PROTOCOL.md; `cgroups` as in `ramet.models.limits.enforced_by`.
-    """
-
-    core_id: str
-    encoded: str
-    environment: Mapping[str, str]
-    home: str
-    single_uid: bool
-    cgroups: str = ""
-
-    def to_wire(self) -> dict[str, Any]:
-        """As JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON."""
-        return cls(**data)
-
 
 Streams = Literal["none", "descriptors", "made"]
 """What comes along: nothing, descriptors with the request, or what was made before the answer."""
@@ -449,11 +34,7 @@ class Operation:
 
 def _table() -> Mapping[str, Operation]:
     # Imported where the table is first read: a run needs none of these classes, and making one takes 0.5 ms.
-    from ramet.models import commands as c
-    from ramet.models import events as e
-    from ramet.models import lineage as l
-    from ramet.models import packs as k
-    from ramet.models import sandboxes as s
+    from ramet.models import commands, creation, events, forks, lineage, packs, sandboxes, snapshots
 
     rows = (
         Operation("run", RunRequest, RunEnd, streams="descriptors", idempotent=False),
@@ -463,26 +44,30 @@ def _table() -> Mapping[str, Operation]:
         Operation("ping", Empty, Pong),
         Operation("shutdown", Empty, Pong),
         Operation("hand_over", Empty, Pong),
-        Operation("sandbox.create", s.CreateRequest, s.SandboxInfo, streams="made", idempotent=False),
-        Operation("sandbox.fork", s.ForkRequest, s.ForkReport, streams="made", idempotent=False),
-        Operation("sandbox.lane", s.ForkLaneRequest, s.ForkLaneInfo, streams="made"),
-        Operation("sandbox.snapshot", s.SnapshotRequest, s.Snapshot, idempotent=False),
-        Operation("sandbox.kill", s.SandboxRequest, s.SandboxInfo),
-        Operation("sandbox.list", s.ListRequest, s.SandboxList),
-        Operation("sandbox.attach", s.SandboxRequest, s.SandboxInfo, streams="made"),
-        Operation("sandbox.begin", s.BeginRequest, s.SandboxInfo, idempotent=False),
-        Operation("sandbox.rollback", s.RollbackRequest, s.SandboxInfo, streams="made", idempotent=False),
-        Operation("sandbox.promote", s.PromoteRequest, s.SandboxInfo, idempotent=False),
-        Operation("sandbox.commands", c.SandboxLaneRequest, c.SandboxLane, streams="made"),
+        Operation(
+            "sandbox.create", creation.CreateRequest, sandboxes.SandboxInfo, streams="made", idempotent=False
+        ),
+        Operation("sandbox.fork", forks.ForkRequest, forks.ForkReport, streams="made", idempotent=False),
+        Operation("sandbox.lane", forks.ForkLaneRequest, forks.ForkLaneInfo, streams="made"),
+        Operation("sandbox.snapshot", snapshots.SnapshotRequest, snapshots.Snapshot, idempotent=False),
+        Operation("sandbox.kill", sandboxes.SandboxRequest, sandboxes.SandboxInfo),
+        Operation("sandbox.list", sandboxes.ListRequest, sandboxes.SandboxList),
+        Operation("sandbox.attach", sandboxes.SandboxRequest, sandboxes.SandboxInfo, streams="made"),
+        Operation("sandbox.begin", creation.BeginRequest, sandboxes.SandboxInfo, idempotent=False),
+        Operation(
+            "sandbox.rollback", forks.RollbackRequest, sandboxes.SandboxInfo, streams="made", idempotent=False
+        ),
+        Operation("sandbox.promote", forks.PromoteRequest, sandboxes.SandboxInfo, idempotent=False),
+        Operation("sandbox.commands", commands.SandboxLaneRequest, commands.SandboxLane, streams="made"),
         # Not sent again: a daemon that was stopped is not to be started by who only looks on.
-        Operation("events", e.EventsRequest, e.EventBatch, idempotent=False),
-        Operation("lineage", s.ListRequest, l.LineageTree),
-        Operation("snapshot.list", Empty, s.SnapshotList),
-        Operation("snapshot.compact", s.SnapshotName, s.Snapshot),
-        Operation("snapshot.import", s.ImportRequest, s.Snapshot, idempotent=False),
-        Operation("snapshot.pack", k.PackRequest, s.Snapshot, idempotent=False),
-        Operation("snapshot.unpack", k.UnpackRequest, s.Snapshot, idempotent=False),
-        Operation("snapshot.remove", s.SnapshotName, s.Snapshot, idempotent=False),
+        Operation("events", events.EventsRequest, events.EventBatch, idempotent=False),
+        Operation("lineage", sandboxes.ListRequest, lineage.LineageTree),
+        Operation("snapshot.list", Empty, snapshots.SnapshotList),
+        Operation("snapshot.compact", snapshots.SnapshotName, snapshots.Snapshot),
+        Operation("snapshot.import", snapshots.ImportRequest, snapshots.Snapshot, idempotent=False),
+        Operation("snapshot.pack", packs.PackRequest, snapshots.Snapshot, idempotent=False),
+        Operation("snapshot.unpack", packs.UnpackRequest, snapshots.Snapshot, idempotent=False),
+        Operation("snapshot.remove", snapshots.SnapshotName, snapshots.Snapshot, idempotent=False),
     )
     return MappingProxyType({row.name: row for row in rows})
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ramet.errors import InvalidRequest
+from ramet.models.checks import only
 from ramet.models.names import check_name, check_text
-from ramet.models.sandboxes import only
 
 
 def _path(value: object) -> str:

@@ -13,7 +13,7 @@ from ramet.models.limits import DEFAULT_LIMITS, ENFORCED_BY, Limits, enforced_by
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ramet.models.operations import RunEnd
+    from ramet.models.runs import RunEnd
 
 Reason = Literal["exit", "signal", "timeout", "oom", "disk", "cpu", "idle", "killed", "lost"]
 EXIT_TIMEOUT = 124

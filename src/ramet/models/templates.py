@@ -14,8 +14,8 @@ from ramet.models.names import check_environment, check_name, check_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ramet.models.operations import Python
-    from ramet.models.sandboxes import Snapshot
+    from ramet.models.runs import Python
+    from ramet.models.snapshots import Snapshot
 
 WARM_CHILDREN_MAX = 64
 KEY = "template"

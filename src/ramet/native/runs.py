@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ramet.errors import InvalidRequest, IsolationError, RametError
 from ramet.models.limits import without_memory
-from ramet.models.operations import RunEnd
 from ramet.models.results import EXIT_TIMEOUT, Reason, signal_name
+from ramet.models.runs import RunEnd
 from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, Frame, FrameError, Numbers, text, u32, u64
@@ -17,7 +17,7 @@ from ramet.native.frames import Attributes, Frame, FrameError, Numbers, text, u3
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ramet.models.operations import RunRequest
+    from ramet.models.runs import RunRequest
 
 STREAM_TAGS = (p.TAG_STDIN, p.TAG_STDOUT, p.TAG_STDERR)
 _STEP_NUMBERS = {name: number for number, name in p.STEP_NAMES.items()}

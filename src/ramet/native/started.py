@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ramet.errors import RametError
 from ramet.models.commands import CommandInfo
 from ramet.models.limits import Limits
-from ramet.models.operations import RunEnd
 from ramet.models.results import Captured, CommandResult, result_of
+from ramet.models.runs import RunEnd
 from ramet.models.users import ROOT
 from ramet.native import _protocol as p
 from ramet.native.frames import Attributes, FrameError, decode, raw, text, u32, u64

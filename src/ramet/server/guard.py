@@ -270,16 +270,14 @@ class Guard:
 
 
 async def _answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """What GET would answer, without the body: that is not waited for, it may have no end."""
+    """What GET would answer, without the body: that is not waited for, it may neither begin nor end."""
     told = asyncio.Event()
 
     async def tell(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            if not told.is_set():
-                await send({"type": "http.response.body"})
-                told.set()
-            return
-        await send(message)
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body"})
+            told.set()
 
     working = asyncio.ensure_future(app({**scope, "method": "GET"}, receive, tell))
     done = asyncio.ensure_future(told.wait())

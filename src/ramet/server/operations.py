@@ -13,7 +13,7 @@ from typing import Any
 from ramet.client._async import templates
 from ramet.client._start import interpreter
 from ramet.errors import InvalidRequest, RametError
-from ramet.models.sandboxes import BUILT_IN, SnapshotList
+from ramet.models.snapshots import BUILT_IN, SnapshotList
 from ramet.server.faults import Refused
 from ramet.server.public import read_only, tag_of
 from ramet.server.routes.sandboxes import check_room

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ramet.client._async.sandbox import FORK_PATIENCE_S
+from ramet.client._async.client import FORK_PATIENCE_S
 from ramet.client._forks import CoreLine
 from ramet.errors import RametError
-from ramet.models.sandboxes import ForkReport, ForkRequest
+from ramet.models.forks import ForkReport, ForkRequest
 from ramet.tunnel.conversations import SessionMessages
 from ramet.wire import messages
 

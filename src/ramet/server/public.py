@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ramet.client._async.client import AsyncClient
 from ramet.errors import DaemonLost, InvalidRequest
-from ramet.models.sandboxes import BUILT_IN, ImportRequest, Snapshot, SnapshotList, SnapshotName
+from ramet.models.snapshots import BUILT_IN, ImportRequest, Snapshot, SnapshotList, SnapshotName
 from ramet.server.faults import Refused
 
 if TYPE_CHECKING:

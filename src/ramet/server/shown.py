@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ramet.models.sandboxes import BUILT_IN, SandboxInfo, Snapshot
+from ramet.models.sandboxes import SandboxInfo
+from ramet.models.snapshots import BUILT_IN, Snapshot
 from ramet.models.templates import Template
 from ramet.server.encoding import encoded
 from ramet.server.public import tag_of

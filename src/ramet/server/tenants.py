@@ -31,19 +31,12 @@ from ramet.errors import (
     SandboxEnded,
     SnapshotError,
 )
+from ramet.models.checks import check_metadata, check_sandbox
 from ramet.models.commands import SandboxLaneRequest
+from ramet.models.forks import PromoteRequest
 from ramet.models.names import check_name
-from ramet.models.sandboxes import (
-    ListRequest,
-    PromoteRequest,
-    SandboxInfo,
-    SandboxList,
-    Snapshot,
-    SnapshotList,
-    SnapshotName,
-    check_metadata,
-    check_sandbox,
-)
+from ramet.models.sandboxes import ListRequest, SandboxInfo, SandboxList
+from ramet.models.snapshots import Snapshot, SnapshotList, SnapshotName
 from ramet.native.locate import build_of, find_program
 from ramet.server import notes
 from ramet.server.faults import Refused

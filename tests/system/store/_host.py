@@ -16,8 +16,10 @@ from pathlib import Path
 from ramet._descriptors import close_all
 from ramet.engine.cores import Core, Cores, Settings
 from ramet.engine.standing import Sandbox
-from ramet.models.operations import Python
-from ramet.models.sandboxes import CreateRequest, ForkRequest, Snapshot, SnapshotRequest
+from ramet.models.creation import CreateRequest
+from ramet.models.forks import ForkRequest
+from ramet.models.runs import Python
+from ramet.models.snapshots import Snapshot, SnapshotRequest
 
 DEADLINE_S = 30.0
 REPL = """

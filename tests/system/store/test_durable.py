@@ -7,7 +7,7 @@ import pytest
 
 from ramet.engine.closure import build_root
 from ramet.errors import InvalidRequest, SnapshotDamaged, SnapshotError, SnapshotUnusable
-from ramet.models.sandboxes import CreateRequest
+from ramet.models.creation import CreateRequest
 from system.store._host import host
 from unit.store.material import flip
 

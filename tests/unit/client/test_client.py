@@ -19,7 +19,7 @@ from _fake_core import ended, failed, refused, silence
 from ramet.client import AsyncClient, Client
 from ramet.client._exchange import Connection
 from ramet.errors import CommandFailed, DaemonLost, InvalidRequest, ProtocolMismatch, RametError
-from ramet.models.operations import RunEnd
+from ramet.models.runs import RunEnd
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.wire import messages

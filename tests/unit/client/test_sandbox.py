@@ -21,7 +21,7 @@ from ramet.client._held import Held, Inflow, Outflow
 from ramet.client._sync.sandbox import Sandbox
 from ramet.client._sync.streams import Reader, Writer
 from ramet.errors import DaemonLost, ForkError, InvalidRequest, RametError, WaitTimeout
-from ramet.models.operations import RunEnd
+from ramet.models.runs import RunEnd
 from ramet.models.sandboxes import SandboxInfo
 from ramet.native import _protocol as p
 from ramet.wire import messages

@@ -21,7 +21,8 @@ from ramet.errors import (
     SnapshotError,
     Unforkable,
 )
-from ramet.models.sandboxes import CreateRequest, ForkRequest
+from ramet.models.creation import CreateRequest
+from ramet.models.forks import ForkRequest
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.wire import messages, places

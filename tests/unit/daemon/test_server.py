@@ -12,7 +12,7 @@ from _daemon import Daemon
 from _fake_core import FakeCore, ended, failed, silence
 from ramet.errors import DaemonError, DaemonLost, InvalidRequest, IsolationError
 from ramet.models.limits import Limits
-from ramet.models.operations import RunRequest
+from ramet.models.runs import RunRequest
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.wire import messages, places

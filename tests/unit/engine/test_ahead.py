@@ -11,7 +11,7 @@ from ramet._descriptors import close_all
 from ramet.engine import ahead
 from ramet.engine.ahead import Ahead
 from ramet.errors import DaemonLost, RametError
-from ramet.models.sandboxes import Child
+from ramet.models.forks import Child
 from ramet.models.templates import KEY
 from ramet.native import _protocol as p
 from ramet.native import frames

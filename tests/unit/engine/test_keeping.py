@@ -11,7 +11,7 @@ from ramet.engine.records import Origin
 from ramet.engine.standing import Sandbox
 from ramet.errors import Unforkable
 from ramet.models.limits import Limits
-from ramet.models.operations import RunEnd
+from ramet.models.runs import RunEnd
 
 KILLED = RunEnd(137, "killed", None, 1.0, 1.0, 1.0, 1.0, 1, 1, single_uid=True, lingering=False)
 NUMBER = 0xABC

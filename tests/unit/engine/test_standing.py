@@ -13,7 +13,7 @@ from ramet.engine.records import COMMAND_SHOWN, Origin, shown_command
 from ramet.engine.sandboxes import Sandboxes
 from ramet.engine.standing import Sandbox
 from ramet.models.limits import Limits
-from ramet.models.operations import RunEnd
+from ramet.models.runs import RunEnd
 from ramet.models.sandboxes import ListRequest
 from ramet.native import _protocol as p
 from ramet.native import frames

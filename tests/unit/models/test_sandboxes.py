@@ -5,20 +5,13 @@ import json
 import pytest
 
 from ramet.errors import InvalidRequest, LimitUnsupported
+from ramet.models.creation import CreateRequest
+from ramet.models.forks import FORK_MAX, ForkRequest
 from ramet.models.limits import Limits
 from ramet.models.names import near
-from ramet.models.operations import Python, RunEnd
-from ramet.models.sandboxes import (
-    FORK_MAX,
-    CreateRequest,
-    ForkRequest,
-    KernelRef,
-    ListRequest,
-    SandboxInfo,
-    SandboxRequest,
-    SnapshotName,
-    SnapshotRequest,
-)
+from ramet.models.runs import Python, RunEnd
+from ramet.models.sandboxes import KernelRef, ListRequest, SandboxInfo, SandboxRequest
+from ramet.models.snapshots import SnapshotName, SnapshotRequest
 
 END = RunEnd(3, "exit", None, 1.5, 0.5, 1.0, 2.0, 3, 4, single_uid=True, lingering=False)
 

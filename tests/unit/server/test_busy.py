@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ramet.models.sandboxes import Snapshot
+from ramet.models.snapshots import Snapshot
 from ramet.server.faults import Refused, response_of
 from ramet.server.settings import Settings
 from ramet.server.tenants import Tenant

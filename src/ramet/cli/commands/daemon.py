@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ramet.client import Client
-    from ramet.models.operations import DaemonStatus
+    from ramet.models.status import DaemonStatus
 
 ABSENT = 3
 """Exit code of `status` when nothing runs, as service managers have it."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ramet.doctor import Check
-    from ramet.models.operations import Finding
+    from ramet.models.status import Finding
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> int:

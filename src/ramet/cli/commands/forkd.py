@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ramet.cli import _errors
+from ramet.cli._arguments import (
+    HUGE,
+    JSON,
+    LIVE_FORK,
+    MEMORY_MIB,
+    OWN_NETWORK,
+    check_number,
+    memory_mib,
+)
 from ramet.cli._each import each
+from ramet.cli._results import tell_made
 from ramet.cli._target import CHILD, TARGET, ask, check, exit_code_of
-from ramet.cli.commands.sandbox import HUGE, JSON, LIVE_FORK, MEMORY_MIB, OWN_NETWORK, fork_tag, memory_mib
 from ramet.errors import InvalidRequest
-from ramet.models.sandboxes import BUILT_IN
+from ramet.models.snapshots import BUILT_IN
 
 if TYPE_CHECKING:
     from ramet.models.executions import Execution
-    from ramet.models.sandboxes import Snapshot
+    from ramet.models.snapshots import Snapshot
 
 TAG = typer.Option(None, "--tag", metavar="NAME", help="A snapshot or template.")
 TIMED_OUT = 124
@@ -42,7 +51,17 @@ def spawn(
     del own_network, prewarm, live_fork, huge  # there is no other way
     if tag is None:
         raise InvalidRequest.of("tag", "is missing: which snapshot to fork")
-    return fork_tag(tag, n, limits=memory_mib(memory), ttl=ttl, as_json=as_json)
+    return _fork(tag, n, limits=memory_mib(memory), ttl=ttl, as_json=as_json)
+
+
+def _fork(tag: str, n: str, *, limits: dict[str, Any] | None, ttl: str | None, as_json: bool) -> int:
+    """Fork a snapshot or template, and print the ids of the children."""
+    check_number(n)
+    from ramet.client import fork as fork_it
+
+    with fork_it(snapshot=tag, n=int(n), limits=limits, detach=True, ttl=ttl) as made:  # type: ignore[arg-type]
+        tell_made([one.info for one in made], as_json=as_json)
+    return 0
 
 
 def eval_(

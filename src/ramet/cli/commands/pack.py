@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from ramet.cli.commands.sandbox import JSON
+from ramet.cli._arguments import JSON
 from ramet.errors import InvalidRequest
 
 

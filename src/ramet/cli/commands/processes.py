@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ramet.cli import _errors
+from ramet.cli._arguments import command_of, number_of, variable
 from ramet.cli._command import LITERAL
+from ramet.cli._results import json_of, passed
 from ramet.cli._streams import has_input, passing_on, writer
 from ramet.cli._target import CHILD, TARGET, ask, check, default_target, exit_code_of
-from ramet.cli.commands.run import command_of, json_of, passed, variable
 from ramet.errors import InvalidRequest, RametError, WaitTimeout
 from ramet.models.limits import parse_seconds
 
@@ -270,15 +271,6 @@ def _commands(sandbox: str | None) -> Commands:
     from ramet.client import Commands as Those
 
     return Those(sandbox)
-
-
-def number_of(text: str | None) -> int:
-    """A command's number as it was typed. Raises InvalidRequest."""
-    if text is None or not text.isdecimal() or len(text) > 10:
-        raise InvalidRequest.of(
-            "command", f"{text!r:.40} is not a command's number", hint="ramet sandbox ps lists them"
-        )
-    return int(text)
 
 
 def _state(reason: str | None, exit_code: int | None) -> str:

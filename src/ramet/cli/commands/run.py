@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import os
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from ramet.cli import _errors
+from ramet.cli._arguments import command_of, limit_option, variable
 from ramet.cli._command import LITERAL
-from ramet.cli._streams import has_input, passing_on, writer
-from ramet.cli.render import amount, end_note
+from ramet.cli._results import json_of, passed
+from ramet.cli._streams import has_input
 from ramet.errors import InvalidRequest, RametError
-from ramet.models.limits import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ramet.models.results import CommandResult
-
-_METAVARS = {"count": "N", "processors": "N", "bytes": "SIZE", "seconds": "SECONDS"}
-
-
-def limit_option(name: str, prefix: str = "") -> Any:
-    """The option for a limit of the table."""
-    spec = BY_NAME[name]
-    text = f"{prefix}{spec.summary}. Default: {amount(spec.default, spec.unit)}."
-    return typer.Option(None, spec.option, metavar=_METAVARS[spec.unit], help=text[0].upper() + text[1:])
+    pass
 
 
 def run(
@@ -114,13 +100,6 @@ class _Request(TypedDict, total=False):
     limits: dict[str, str]
 
 
-def command_of(words: list[str], *, literal: bool) -> str | list[str]:
-    """What the words of a command line mean: one is a shell line, unless `literal`. Raises InvalidRequest."""
-    if not words:
-        raise InvalidRequest.of("command", "is missing", code="empty_command")
-    return words[0] if len(words) == 1 and not literal else words
-
-
 def _limits(asked: dict[str, str | None], *, as_json: bool) -> dict[str, str]:
     given = {name: value for name, value in asked.items() if value is not None}
     if as_json:
@@ -130,34 +109,10 @@ def _limits(asked: dict[str, str | None], *, as_json: bool) -> dict[str, str]:
     return {**given, "output": "0"}
 
 
-def variable(text: str) -> tuple[str, str]:
-    """Name and value of ``NAME=VALUE``, or of ``NAME`` as it is here. Raises InvalidRequest."""
-    name, equals, value = text.partition("=")
-    if not name:
-        raise InvalidRequest.of("env", f"{text[:80]!r} is not NAME=VALUE")
-    if equals:
-        return name, value
-    if name not in os.environ:
-        raise InvalidRequest.of("env", f"{name} has no value here to pass on")
-    return name, os.environ[name]
-
-
 def _pass_through(request: _Request) -> int:
     from ramet.client import run as run_command
 
     return passed(lambda **callbacks: run_command(**request, **callbacks), request.get("timeout"))
-
-
-def passed(call: Callable[..., CommandResult], timeout: str | None) -> int:
-    """The exit code of a command whose output goes to this process's."""
-
-    def work() -> int:
-        result = call(on_stdout=writer(1), on_stderr=writer(2))
-        if note := end_note(result, timeout):
-            _errors.say(note)
-        return result.exit_code
-
-    return passing_on(work)
 
 
 def _print_json(request: _Request) -> int:
@@ -166,17 +121,6 @@ def _print_json(request: _Request) -> int:
     result = run_command(**request)
     _print(json_of(result))
     return result.exit_code
-
-
-def json_of(result: CommandResult) -> dict[str, Any]:
-    """The result. Bytes that are no UTF-8 come along in base64, since text cannot hold them."""
-    data = result.to_dict()
-    for name, kept in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
-        try:
-            kept.decode()
-        except UnicodeDecodeError:
-            data[f"{name}_base64"] = base64.b64encode(kept).decode()
-    return data
 
 
 def _print(data: dict[str, Any]) -> None:

@@ -9,49 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ramet.cli._arguments import (
+    HUGE,
+    JSON,
+    KEEP_ON,
+    LIVE_FORK,
+    MEMORY_MIB,
+    METADATA,
+    ON_UNSUPPORTED,
+    OWN_NETWORK,
+    TIMEOUT,
+    TTL,
+    check_number,
+    command_of,
+    limit_option,
+    memory_mib,
+    variable,
+)
 from ramet.cli._command import LITERAL
 from ramet.cli._each import each
 from ramet.cli._progress import working
-from ramet.cli.commands.run import command_of, limit_option, variable
+from ramet.cli._results import tell_made
 from ramet.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ramet.models.sandboxes import SandboxInfo
-
-JSON = typer.Option(False, "--json", help="Print one JSON object.")
-ON_UNSUPPORTED = typer.Option(
-    "refuse", metavar="refuse|drop", help="What becomes of what a fork cannot carry; drop tells what it was."
-)
-TTL = typer.Option(
-    None, "--ttl", metavar="SECONDS", help="How long it lives with nobody asking for it. Default: 300s."
-)
-TIMEOUT = typer.Option(
-    None, "--timeout", metavar="SECONDS", help="Time until everything in it is killed. Default: none."
-)
-# As forkd has them.
-MEMORY_MIB = typer.Option(
-    None, "--memory-limit-mib", metavar="MIB", help="Memory of each, where it differs from the source's."
-)
-OWN_NETWORK = typer.Option(
-    False, "--per-child-netns", help="A network of its own for each, as every sandbox has anyway."
-)
-LIVE_FORK = typer.Option(
-    False, "--live-fork", help="To be forked as it runs later, as every sandbox can anyway."
-)
-HUGE = typer.Option(
-    False, "--hugepages", help="With huge pages where the kernel makes them, as every fork anyway."
-)
-_METADATA = typer.Option(
-    [], "--metadata", metavar="KEY=VALUE", help="What to note of it, for ramet ls --filter. May be repeated."
-)
-_KEEP_ON = typer.Option(
-    [],
-    "--keep-on",
-    metavar="timeout|oom",
-    help="Take a snapshot, kept-ID, before its time or its want of memory ends it. May be repeated.",
-)
 
 
 def create(
@@ -63,8 +47,8 @@ def create(
     name: str | None = typer.Option(None, metavar="NAME", help="A name to call it by, besides its id."),
     ttl: str | None = TTL,
     timeout: str | None = TIMEOUT,
-    keep_on: list[str] = _KEEP_ON,
-    metadata: list[str] = _METADATA,
+    keep_on: list[str] = KEEP_ON,
+    metadata: list[str] = METADATA,
     env: list[str] = typer.Option(
         [],
         "--env",
@@ -156,8 +140,8 @@ def fork(
     on_unsupported: str = ON_UNSUPPORTED,
     ttl: str | None = TTL,
     timeout: str | None = TIMEOUT,
-    keep_on: list[str] = _KEEP_ON,
-    metadata: list[str] = _METADATA,
+    keep_on: list[str] = KEEP_ON,
+    metadata: list[str] = METADATA,
     settle: str | None = typer.Option(
         None,
         "--settle-secs",
@@ -183,7 +167,7 @@ def fork(
     del own_network, live_fork, huge  # there is no other way
     if source is None and snapshot is None:
         raise InvalidRequest.of("sandbox", "is missing: which one to fork")
-    _check_number(n)
+    check_number(n)
     limits = memory_mib(memory)
     if settle is not None:
         return _settle(source, snapshot, n, settle, {
@@ -198,7 +182,7 @@ def fork(
         "timeout": timeout, "ttl": ttl, "names": None if name is None else [name], "limits": limits,
     }  # fmt: skip
     from ramet.client import fork as fork_it
-    from ramet.models.sandboxes import check_on_unsupported
+    from ramet.models.checks import check_on_unsupported
 
     arguments |= {"keep_on": keep_on, "metadata": _noted(metadata)}
     arguments["on_unsupported"] = check_on_unsupported(on_unsupported)
@@ -220,11 +204,6 @@ def _noted(texts: list[str]) -> dict[str, str] | None:
     return noted or None
 
 
-def memory_mib(text: str | None) -> dict[str, Any] | None:
-    """The limits of --memory-limit-mib."""
-    return None if text is None else {"memory": f"{text}M"}
-
-
 def _settle(
     source: str | None, tag: str | None, n: str, seconds: str, others: dict[str, Any], **options: Any
 ) -> int:
@@ -239,21 +218,6 @@ def _settle(
     from ramet.models.limits import parse_seconds
 
     return stand(tag, int(n), float(parse_seconds(seconds, "settle-secs")), **options)
-
-
-def fork_tag(tag: str, n: str, *, limits: dict[str, Any] | None, ttl: str | None, as_json: bool) -> int:
-    """Fork a snapshot or template, and print the ids of the children."""
-    _check_number(n)
-    from ramet.client import fork as fork_it
-
-    with fork_it(snapshot=tag, n=int(n), limits=limits, detach=True, ttl=ttl) as made:  # type: ignore[arg-type]
-        tell_made([one.info for one in made], as_json=as_json)
-    return 0
-
-
-def _check_number(n: str) -> None:
-    if not n.isdecimal() or len(n) > 9:
-        raise InvalidRequest.of("n", f"{n!r:.40} is not a number of children")
 
 
 def ls(
@@ -374,15 +338,6 @@ def _draw(found: Sequence[SandboxInfo], *, ended: bool, filters: dict[str, Any],
     if tree.note is not None:
         print(f"ramet: {tree.note}", file=sys.stderr)
     return 0
-
-
-def tell_made(made: list[SandboxInfo], *, as_json: bool) -> None:
-    """Print the ids of new sandboxes, or all that is known of them."""
-    if as_json:
-        print(json.dumps({"sandboxes": [one.to_dict() for one in made]}))
-    else:
-        for one in made:
-            print(one.id)
 
 
 def _row(one: SandboxInfo) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ramet.cli import _errors
+from ramet.cli._arguments import command_of, number_of, variable
 from ramet.cli._command import LITERAL
+from ramet.cli._results import json_of
 from ramet.cli._streams import passing_on
-from ramet.cli.commands.run import command_of, json_of, variable
 from ramet.cli.render import end_note
 from ramet.errors import InvalidRequest
 
@@ -105,7 +106,6 @@ def _terminals(sandbox: str) -> Terminals:
 
 def _opened(terminals: Terminals, attach: str | None, arguments: dict[str, Any]) -> Terminal:
     from ramet.cli._keyboard import size_here
-    from ramet.cli.commands.processes import number_of
 
     if attach is not None:
         return terminals.connect(number_of(attach))

@@ -9,10 +9,11 @@ from typing import Any
 
 import typer
 
+from ramet.cli._arguments import JSON, ON_UNSUPPORTED, TIMEOUT, TTL
 from ramet.cli._each import each
-from ramet.cli.commands.sandbox import JSON, ON_UNSUPPORTED, TIMEOUT, TTL, tell_made
+from ramet.cli._results import tell_made
 from ramet.errors import InvalidRequest
-from ramet.models.sandboxes import Snapshot
+from ramet.models.snapshots import Snapshot
 
 
 def create(
@@ -27,7 +28,7 @@ def create(
         raise InvalidRequest.of(missing, "is missing")
     from ramet.cli.render import size
     from ramet.client import sandboxes
-    from ramet.models.sandboxes import check_on_unsupported
+    from ramet.models.checks import check_on_unsupported
 
     wanted = check_on_unsupported(on_unsupported)
     taken = sandboxes.snapshot(sandbox, name, on_unsupported=wanted)

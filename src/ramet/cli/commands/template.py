@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer
 
+from ramet.cli._arguments import JSON
 from ramet.cli._progress import working
-from ramet.cli.commands.sandbox import JSON
 from ramet.errors import InvalidRequest
 
 

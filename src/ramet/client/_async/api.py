@@ -9,11 +9,11 @@ from typing import IO, TYPE_CHECKING, Any
 from ramet.client._async.client import AsyncClient
 from ramet.client._chosen import chosen
 from ramet.models.limits import Limits
-from ramet.models.operations import DaemonStatus, Pong, Report
 from ramet.models.results import CommandResult
 
 if TYPE_CHECKING:
     from ramet.client._remote import Remote
+    from ramet.models.status import DaemonStatus, Pong, Report
 
 shared = AsyncClient()
 

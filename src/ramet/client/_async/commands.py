@@ -33,6 +33,7 @@ from ramet.client._exchange import Peer, Stale
 from ramet.client._held import Held, ended_error
 from ramet.client._streams import CHUNK, Source, check_output, check_size, view_of
 from ramet.errors import DaemonLost, InvalidRequest, RametError, WaitTimeout
+from ramet.models.checks import check_sandbox
 from ramet.models.commands import (
     CommandInfo,
     CommandRequest,
@@ -42,7 +43,7 @@ from ramet.models.commands import (
 )
 from ramet.models.limits import DEFAULT_LIMITS
 from ramet.models.results import CommandResult
-from ramet.models.sandboxes import SandboxInfo, check_sandbox
+from ramet.models.sandboxes import SandboxInfo
 from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native import frames

@@ -45,6 +45,7 @@ from ramet.client._files import (
 from ramet.client._streams import check_output
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces, writing_local
 from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
+from ramet.models.creation import WORKSPACE
 from ramet.models.differences import Difference, Process
 from ramet.models.files import (
     MACHINE_ID,
@@ -58,7 +59,7 @@ from ramet.models.files import (
     check_path,
     check_target,
 )
-from ramet.models.sandboxes import WORKSPACE, Metrics
+from ramet.models.sandboxes import Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.frames import u64

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from ramet._descriptors import close_all
 from ramet.client._async.api import current
-from ramet.client._async.client import AsyncClient
+from ramet.client._async.client import FORK_PATIENCE_S, AsyncClient
 from ramet.client._async.code import AsyncCode, Forked, check_seed, known_kernel
 from ramet.client._async.commands import AsyncCommand, AsyncCommands, Words
 from ramet.client._async.files import AsyncFiles
@@ -36,41 +36,25 @@ from ramet.errors import (
     WaitTimeout,
 )
 from ramet.kernels import Kernel, get
+from ramet.models.checks import OnUnsupported
 from ramet.models.commands import FIRST
+from ramet.models.creation import WORKSPACE, BeginRequest, CreateRequest
 from ramet.models.differences import Difference, Process
 from ramet.models.executions import Execution, Result
 from ramet.models.files import Change, OnConflict
+from ramet.models.forks import ForkReport, ForkRequest, PromoteRequest, RollbackRequest, fork_of
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
 from ramet.models.names import check_environment, check_name, check_text, near
-from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
-from ramet.models.sandboxes import (
-    BUILT_IN,
-    PAUSED,
-    WORKSPACE,
-    BeginRequest,
-    CreateRequest,
-    ForkReport,
-    ForkRequest,
-    KernelRef,
-    Metrics,
-    OnUnsupported,
-    PromoteRequest,
-    RollbackRequest,
-    SandboxInfo,
-    SandboxRequest,
-    Snapshot,
-    SnapshotRequest,
-    fork_of,
-)
+from ramet.models.runs import Python
+from ramet.models.sandboxes import KernelRef, Metrics, SandboxInfo, SandboxRequest
+from ramet.models.snapshots import BUILT_IN, PAUSED, Snapshot, SnapshotRequest
 
 if TYPE_CHECKING:
     from ramet.client._forks import Forking
-    from ramet.models.sandboxes import PerChild
+    from ramet.models.forks import PerChild
 
 OnError = Literal["end", "keep"]
-# The memory of the source is copied first: gigabytes take seconds.
-FORK_PATIENCE_S = 120.0
 # Core ends a sandbox at once, or after 5 s with a process that cannot die.
 END_PATIENCE_S = 15.0
 LAST_WORDS_S = 2.0

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ramet.client._async.api import current
-from ramet.client._async.client import AsyncClient
-from ramet.client._async.sandbox import FORK_PATIENCE_S
-from ramet.models.lineage import LineageTree
-from ramet.models.sandboxes import (
-    ListRequest,
-    OnUnsupported,
-    SandboxInfo,
-    SandboxList,
-    SandboxRequest,
-    Snapshot,
-    SnapshotRequest,
-)
+from ramet.client._async.client import FORK_PATIENCE_S, AsyncClient
+from ramet.models.sandboxes import ListRequest, SandboxInfo, SandboxList, SandboxRequest
+
+if TYPE_CHECKING:
+    from ramet.models.checks import OnUnsupported
+    from ramet.models.lineage import LineageTree
+    from ramet.models.snapshots import Snapshot
 
 
 async def list(  # noqa: A001
@@ -51,6 +47,8 @@ async def lineage(
     With `ended` also what nothing comes from any more, as far as it is known of. The others choose sandboxes
     as in `list`: then these and their ancestors.
     """
+    from ramet.models.lineage import LineageTree
+
     request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
     return LineageTree.from_wire(await (client or current()).ask("lineage", request.to_wire()))
 
@@ -72,6 +70,8 @@ async def snapshot(
     client: AsyncClient | None = None,
 ) -> Snapshot:
     """Keep the state of the sandbox of this id or name under `name`; else as `AsyncSandbox.snapshot`."""
+    from ramet.models.snapshots import Snapshot, SnapshotRequest
+
     request = SnapshotRequest.of(sandbox, name, on_unsupported=on_unsupported)
     answer = await (client or current()).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
     return Snapshot.from_wire(answer)

@@ -10,7 +10,7 @@ from ramet.client._start import absolute
 from ramet.errors import InvalidRequest
 from ramet.models.names import check_name, check_text, near
 from ramet.models.packs import PackRequest, UnpackRequest
-from ramet.models.sandboxes import Snapshot, SnapshotList, SnapshotName
+from ramet.models.snapshots import Snapshot, SnapshotList, SnapshotName
 from ramet.models.templates import Template
 
 # Gigabytes are written anew.

@@ -10,8 +10,8 @@ from ramet.client._backends._async import Task
 from ramet.client._chosen import forgo
 from ramet.client._exchange import Made
 from ramet.errors import DaemonLost, InvalidRequest, NoRoom, RametError
-from ramet.models.operations import RunRequest
 from ramet.models.results import CommandResult
+from ramet.models.runs import RunRequest
 
 if TYPE_CHECKING:
     from ramet.client._commands import CoreLink

@@ -21,8 +21,8 @@ from ramet.client._start import base_interpreter, interpreter
 from ramet.errors import DaemonLost, InvalidRequest, TemplateError, Unforkable
 from ramet.kernels import get as get_kernel
 from ramet.models.names import check_name, check_text, near
-from ramet.models.operations import Python
-from ramet.models.sandboxes import BUILT_IN, Snapshot, SnapshotList, SnapshotName
+from ramet.models.runs import Python
+from ramet.models.snapshots import BUILT_IN, Snapshot, SnapshotList, SnapshotName
 from ramet.models.templates import KEY, Recipe, Template
 
 LOG_MAX = 65536

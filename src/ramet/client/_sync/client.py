@@ -22,8 +22,8 @@ from ramet.client._start import absolute, connect, interpreter, start_daemon
 from ramet.client._streams import Source, check_output
 from ramet.errors import DaemonLost, InvalidRequest, RametError
 from ramet.models.limits import Limits
-from ramet.models.operations import DaemonStatus, Pong, Report, RunRequest
 from ramet.models.results import CommandResult
+from ramet.models.runs import RunRequest
 from ramet.wire.places import runtime_path
 
 if TYPE_CHECKING:
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from ramet.client._held import Held
     from ramet.client._lanes import Lane, Lanes
     from ramet.client._remote import Remote
-    from ramet.models.sandboxes import ForkRequest
+    from ramet.models.forks import ForkRequest
+    from ramet.models.status import DaemonStatus, Pong, Report
     from ramet.native.frames import Attributes
 
 T = TypeVar("T")
 # Core ends a command at its deadline; a daemon that does not say so within this time is beyond help.
 PATIENCE_S = 30.0
+# The memory of the source is copied first: gigabytes take seconds.
+FORK_PATIENCE_S = 120.0
 ATTEMPTS = 3
 # A command that is done by then costs one wakeup; one that writes more than a pipe holds waits so long once.
 QUIET_S = 0.004
@@ -192,22 +195,32 @@ class Client:
 
     def doctor(self) -> Report:
         """What this machine has of what Ramet needs, seen by the daemon."""
+        from ramet.models.status import Report
+
         return Report.from_wire(self.ask("doctor"))
 
     def status(self) -> DaemonStatus:
         """What the daemon and its core are doing."""
+        from ramet.models.status import DaemonStatus
+
         return DaemonStatus.from_wire(self.ask("status"))
 
     def ping(self) -> Pong:
         """The daemon's version and pid; starts it if need be."""
+        from ramet.models.status import Pong
+
         return Pong.from_wire(self.ask("ping"))
 
     def shutdown(self) -> Pong:
         """End the daemon and every sandbox; with ``start=True`` a missing one is started first."""
+        from ramet.models.status import Pong
+
         return Pong.from_wire(self.ask("shutdown"))
 
     def hand_over(self) -> Pong:
         """End the daemon alone: the next one has what outlives its makers."""
+        from ramet.models.status import Pong
+
         return Pong.from_wire(self.ask("hand_over"))
 
     def ask(

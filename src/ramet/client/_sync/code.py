@@ -19,8 +19,8 @@ from ramet.client._sync.streams import deadline_of, remaining
 from ramet.errors import DaemonLost, InternalError, InvalidRequest, SandboxEnded, WaitTimeout
 from ramet.kernels import Kernel, get, names, register
 from ramet.models.executions import Execution, Result
+from ramet.models.forks import per_child
 from ramet.models.names import check_environment, check_text
-from ramet.models.sandboxes import per_child
 
 READY_S = 30.0
 """A kernel that has not said that it is ready by then is given up."""

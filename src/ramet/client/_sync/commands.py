@@ -34,6 +34,7 @@ from ramet.client._sync.api import current
 from ramet.client._sync.client import ATTEMPTS, PATIENCE_S, Client
 from ramet.client._sync.streams import LINE_MAX, deadline_of, remaining
 from ramet.errors import DaemonLost, InvalidRequest, RametError, WaitTimeout
+from ramet.models.checks import check_sandbox
 from ramet.models.commands import (
     CommandInfo,
     CommandRequest,
@@ -43,7 +44,7 @@ from ramet.models.commands import (
 )
 from ramet.models.limits import DEFAULT_LIMITS
 from ramet.models.results import CommandResult
-from ramet.models.sandboxes import SandboxInfo, check_sandbox
+from ramet.models.sandboxes import SandboxInfo
 from ramet.models.users import ROOT, single_uid_error
 from ramet.native import _protocol as p
 from ramet.native import frames

@@ -46,6 +46,7 @@ from ramet.client._sync.differences import Comparison
 from ramet.client._sync.streams import deadline_of, remaining
 from ramet.client._trees import Landing, local_tree, new_local, open_local, pieces, writing_local
 from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
+from ramet.models.creation import WORKSPACE
 from ramet.models.differences import Difference, Process
 from ramet.models.files import (
     MACHINE_ID,
@@ -59,7 +60,7 @@ from ramet.models.files import (
     check_path,
     check_target,
 )
-from ramet.models.sandboxes import WORKSPACE, Metrics
+from ramet.models.sandboxes import Metrics
 from ramet.native import _protocol as p
 from ramet.native import frames
 from ramet.native.frames import u64

@@ -16,7 +16,7 @@ from ramet.models.files import Change
 from ramet.models.rollouts import Attempt, Judge, OnError
 
 if TYPE_CHECKING:
-    from ramet.models.sandboxes import PerChild
+    from ramet.models.forks import PerChild
 
 T = TypeVar("T")
 

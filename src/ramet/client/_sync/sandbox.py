@@ -19,7 +19,7 @@ from ramet.client._held import Collector, Held, ended_error, result_of
 from ramet.client._start import absolute, interpreter
 from ramet.client._streams import check_output, view_of
 from ramet.client._sync.api import current
-from ramet.client._sync.client import Client
+from ramet.client._sync.client import FORK_PATIENCE_S, Client
 from ramet.client._sync.code import Code, Forked, check_seed, known_kernel
 from ramet.client._sync.commands import Command, Commands, Words
 from ramet.client._sync.files import Files
@@ -37,41 +37,25 @@ from ramet.errors import (
     WaitTimeout,
 )
 from ramet.kernels import Kernel, get
+from ramet.models.checks import OnUnsupported
 from ramet.models.commands import FIRST
+from ramet.models.creation import WORKSPACE, BeginRequest, CreateRequest
 from ramet.models.differences import Difference, Process
 from ramet.models.executions import Execution, Result
 from ramet.models.files import Change, OnConflict
+from ramet.models.forks import ForkReport, ForkRequest, PromoteRequest, RollbackRequest, fork_of
 from ramet.models.limits import BY_NAME, DEFAULT_LIMITS, Limits, parse_limit
 from ramet.models.names import check_environment, check_name, check_text, near
-from ramet.models.operations import Python
 from ramet.models.results import Captured, CommandResult
-from ramet.models.sandboxes import (
-    BUILT_IN,
-    PAUSED,
-    WORKSPACE,
-    BeginRequest,
-    CreateRequest,
-    ForkReport,
-    ForkRequest,
-    KernelRef,
-    Metrics,
-    OnUnsupported,
-    PromoteRequest,
-    RollbackRequest,
-    SandboxInfo,
-    SandboxRequest,
-    Snapshot,
-    SnapshotRequest,
-    fork_of,
-)
+from ramet.models.runs import Python
+from ramet.models.sandboxes import KernelRef, Metrics, SandboxInfo, SandboxRequest
+from ramet.models.snapshots import BUILT_IN, PAUSED, Snapshot, SnapshotRequest
 
 if TYPE_CHECKING:
     from ramet.client._forks import Forking
-    from ramet.models.sandboxes import PerChild
+    from ramet.models.forks import PerChild
 
 OnError = Literal["end", "keep"]
-# The memory of the source is copied first: gigabytes take seconds.
-FORK_PATIENCE_S = 120.0
 # Core ends a sandbox at once, or after 5 s with a process that cannot die.
 END_PATIENCE_S = 15.0
 LAST_WORDS_S = 2.0

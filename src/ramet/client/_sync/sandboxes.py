@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ramet.client._sync.api import current
-from ramet.client._sync.client import Client
-from ramet.client._sync.sandbox import FORK_PATIENCE_S
-from ramet.models.lineage import LineageTree
-from ramet.models.sandboxes import (
-    ListRequest,
-    OnUnsupported,
-    SandboxInfo,
-    SandboxList,
-    SandboxRequest,
-    Snapshot,
-    SnapshotRequest,
-)
+from ramet.client._sync.client import FORK_PATIENCE_S, Client
+from ramet.models.sandboxes import ListRequest, SandboxInfo, SandboxList, SandboxRequest
+
+if TYPE_CHECKING:
+    from ramet.models.checks import OnUnsupported
+    from ramet.models.lineage import LineageTree
+    from ramet.models.snapshots import Snapshot
 
 
 def list(  # noqa: A001
@@ -52,6 +48,8 @@ def lineage(
     With `ended` also what nothing comes from any more, as far as it is known of. The others choose sandboxes
     as in `list`: then these and their ancestors.
     """
+    from ramet.models.lineage import LineageTree
+
     request = ListRequest.of(ended=ended, name=name, parent=parent, snapshot=snapshot, metadata=metadata)
     return LineageTree.from_wire((client or current()).ask("lineage", request.to_wire()))
 
@@ -73,6 +71,8 @@ def snapshot(
     client: Client | None = None,
 ) -> Snapshot:
     """Keep the state of the sandbox of this id or name under `name`; else as `Sandbox.snapshot`."""
+    from ramet.models.snapshots import Snapshot, SnapshotRequest
+
     request = SnapshotRequest.of(sandbox, name, on_unsupported=on_unsupported)
     answer = (client or current()).ask("sandbox.snapshot", request.to_wire(), patience=FORK_PATIENCE_S)
     return Snapshot.from_wire(answer)

@@ -11,8 +11,8 @@ from ramet.client._chosen import forgo
 from ramet.client._exchange import Made
 from ramet.client._sync.client import PATIENCE_S, Client
 from ramet.errors import DaemonLost, InvalidRequest, NoRoom, RametError
-from ramet.models.operations import RunRequest
 from ramet.models.results import CommandResult
+from ramet.models.runs import RunRequest
 
 if TYPE_CHECKING:
     from ramet.client._commands import CoreLink

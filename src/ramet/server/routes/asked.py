@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ramet.errors import InvalidRequest
-from ramet.models.sandboxes import FORK_MAX, per_child
+from ramet.models.forks import FORK_MAX, per_child
 from ramet.server import schemas
 from ramet.server.faults import Refused
 from ramet.server.settings import Settings

@@ -14,11 +14,12 @@ from fastapi import APIRouter, Query, Response
 from ramet.client._async import sandbox as sandboxes
 from ramet.client._async import snapshots as all_snapshots
 from ramet.client._async import templates as all_templates
-from ramet.client._async.sandbox import FORK_PATIENCE_S, AsyncSandbox
+from ramet.client._async.client import FORK_PATIENCE_S
+from ramet.client._async.sandbox import AsyncSandbox
 from ramet.errors import InvalidRequest, RametError
 from ramet.models.names import check_name
-from ramet.models.sandboxes import BUILT_IN, Snapshot
-from ramet.models.sandboxes import SnapshotRequest as Taking
+from ramet.models.snapshots import BUILT_IN, Snapshot
+from ramet.models.snapshots import SnapshotRequest as Taking
 from ramet.models.templates import KEY as TEMPLATE
 from ramet.server import schemas, shown
 from ramet.server.public import read_only, tag_of

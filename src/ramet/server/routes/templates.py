@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from ramet.client._async import templates as all_templates
 from ramet.errors import InvalidRequest, SnapshotError
 from ramet.models.names import check_name, near
-from ramet.models.sandboxes import BUILT_IN
+from ramet.models.snapshots import BUILT_IN
 from ramet.models.templates import Template
 from ramet.server import schemas, shown
 from ramet.server.faults import Refused

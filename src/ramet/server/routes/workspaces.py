@@ -12,9 +12,10 @@ from fastapi import APIRouter, Response
 
 from ramet.client._async import sandbox as sandboxes
 from ramet.errors import InvalidRequest, RametError
+from ramet.models.checks import TTL_MAX_S
 from ramet.models.names import check_name
-from ramet.models.sandboxes import TTL_MAX_S, SandboxInfo
-from ramet.models.sandboxes import SnapshotRequest as Taking
+from ramet.models.sandboxes import SandboxInfo
+from ramet.models.snapshots import SnapshotRequest as Taking
 from ramet.server import schemas
 from ramet.server.routes.asked import memory_of
 from ramet.server.routes.common import ERRORS, Asker, How, Json, Who
