@@ -1,5 +1,6 @@
 """Code in real sandboxes: state, output, errors, time, forks, and kernels that die."""
 
+import ast
 import threading
 import time
 
@@ -331,6 +332,21 @@ def test_of_a_hundred_children_no_two_draw_the_same(python):
     for kind in zip(*drawn, strict=True):
         assert len(set(kind)) == 100
     assert len(machines) == 100
+
+
+def test_each_child_finds_its_own_address_by_its_name_and_keeps_what_was_noted_of_others(python):
+    own = "import socket; socket.gethostbyname(socket.gethostname()), open('/etc/hosts').read()"
+    assert (
+        python.run_code("open('/etc/hosts', 'a').write('127.0.0.9 other\\n') and None; " + own).error is None
+    )
+    with python.fork() as child, child.fork(1, names=["named"]) as (grandchild,):
+        assert [change.path for change in child.diff()] == []
+        for one in (child, grandchild):
+            address, hosts = ast.literal_eval(one.run_code(own).text)
+            assert address == "127.0.1.1"
+            assert "127.0.0.9 other" in hosts
+            assert hosts.count("# this sandbox") == 2
+        assert hosts.endswith("127.0.1.1 named # this sandbox\n")
 
 
 def test_a_seed_has_children_repeat_themselves(python):

@@ -47,7 +47,7 @@ from ramet.client._trees import Landing, local_tree, new_local, open_local, piec
 from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, WaitTimeout
 from ramet.models.differences import Difference, Process
 from ramet.models.files import (
-    MACHINE_ID,
+    RENEWED,
     Change,
     FileEvent,
     FileInfo,
@@ -329,12 +329,12 @@ class AsyncFiles:
         """The files that are otherwise than when the sandbox was made, or forked, by path.
 
         Of a directory that is new everything in it is told; of one that was deleted the directory alone.
-        /etc/machine-id, which no two sandboxes share, is left out.
+        /etc/machine-id and /etc/hosts, which no two sandboxes share, are left out.
         """
         written = await self.infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
         changes: dict[str, Change] = {}
         for one in written:
-            if one.info.path == MACHINE_ID:
+            if one.info.path in RENEWED:
                 continue
             was = await self._was(one.info.path)
             if one.whiteout:
