@@ -297,7 +297,7 @@ class AsyncFiles:
 
     async def _landed(self, full: str, info: FileInfo, target: str) -> int:
         if not info.is_dir:
-            with await self.open(full) as file, new_local(target) as out:
+            with await self.open(full) as file, new_local(target, info.mode) as out:
                 await content.copy(file, out)
             return 1
         found = await self.infos(Ask(p.FILE_LIST, full))

@@ -298,7 +298,7 @@ class Files:
 
     def _landed(self, full: str, info: FileInfo, target: str) -> int:
         if not info.is_dir:
-            with self.open(full) as file, new_local(target) as out:
+            with self.open(full) as file, new_local(target, info.mode) as out:
                 content.copy(file, out)
             return 1
         found = self.infos(Ask(p.FILE_LIST, full))
