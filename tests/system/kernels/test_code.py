@@ -61,6 +61,13 @@ def test_the_callback_hears_every_result_also_those_that_are_not_kept(python):
     assert [one.text for one in shown] == [*map(str, range(1200)), "42"]
 
 
+def test_a_value_that_is_cut_and_results_that_are_missing_are_marked(python):
+    done = python.run_code("'x' * 3_000_000")
+    assert (done.truncated, len(done.text), done.text_length) == (True, 1 << 20, 3_000_002)
+    done = python.run_code("for i in range(1200): display(i)")
+    assert (done.truncated, len(done.results), done.results_left_out) == (True, 1000, 200)
+
+
 def test_output_above_the_limit_is_marked(warm):
     with ramet.Sandbox("python", limits={"output": 1000}) as sandbox:
         done = sandbox.run_code("print('x' * 3_000_000)")
@@ -163,6 +170,21 @@ def test_code_that_does_not_heed_an_interrupt_ends_with_its_sandbox(python):
     assert (done.reason, done.state_kept) == ("timeout", False)
     with pytest.raises(SandboxEnded):
         python.run_code("1")
+
+
+def test_code_that_swallows_one_interrupt_is_interrupted_again(python):
+    python.run_code("x = 7\nclass Endless(Exception):\n    def __str__(self):\n        while True: len('')")
+    assert python.run_code("raise Endless", timeout=0.2).reason == "timeout"
+    swallowed = "try:\n    while True: len('')\nexcept KeyboardInterrupt:\n    while True: len('')"
+    assert python.run_code(swallowed, timeout=0.2).state_kept
+    assert python.run_code("x").text == "7"
+
+
+def test_packages_are_not_looked_for_where_there_is_no_network(python):
+    done = python.run_code("%pip install -q nothing-of-this-name")
+    assert "there is no network" in done.stderr
+    assert "Retrying" not in done.stderr
+    assert python.run_code("_exit_code").text == "1"
 
 
 def test_an_interrupt_ends_what_runs_and_nothing_else(python):
