@@ -550,6 +550,36 @@ renew_machine_id(void)
     return;
 }
 
+/* What asks for the address of its own machine (gethostbyname(gethostname()), the Java VM) is to find one: the last line
+ * of /etc/hosts has it, and takes the place of that of the sandbox that this one was forked from. All other lines are
+ * the guest's. As above, nothing is followed, waited for or made. */
+static void
+renew_own_address(const char *hostname)
+{
+  static const char address[] = "127.0.1.1 ", mark[] = " # this sandbox\n";
+  char end[512], line[512];
+  struct stat status;
+  cleanup_fd int fd =
+      sys_openat2(AT_FDCWD, "/etc/hosts", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_IN_OWN_LAYER);
+
+  if (fd < 0 || fstat(fd, &status) < 0 || !S_ISREG(status.st_mode))
+    return;
+  size_t size = (size_t)status.st_size < sizeof end ? (size_t)status.st_size : sizeof end;
+  if (pread(fd, end, size, status.st_size - (off_t)size) != (ssize_t)size)
+    return;
+  size_t begin = size ? size - 1 : 0;
+  while (begin > 0 && end[begin - 1] != '\n')
+    begin--;
+  size_t length = size - begin;
+  bool open = size && end[size - 1] != '\n';
+  bool ours = length > sizeof address + sizeof mark && memcmp(end + begin, address, sizeof address - 1) == 0 &&
+              memcmp(end + size - (sizeof mark - 1), mark, sizeof mark - 1) == 0;
+  off_t at = status.st_size - (ours ? (off_t)length : 0);
+  int count = snprintf(line, sizeof line, "%s%s%s%s", open ? "\n" : "", address, hostname, mark);
+  if (pwrite(fd, line, (size_t)count, at) == count && ours && ftruncate(fd, at + count) < 0)
+    return;
+}
+
 static void
 start_watching(const struct plan *plan)
 {
@@ -575,6 +605,8 @@ handle_enter(struct frame *frame, struct err *err)
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
     return -1;
   renew_machine_id();
+  if (plan.hostname[0])
+    renew_own_address(plan.hostname);
   causes_start(memory_group, kill_events, plan_file_size(&plan));
   if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;

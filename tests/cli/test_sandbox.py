@@ -230,6 +230,33 @@ def test_files_pass_as_tar_streams_and_the_workspace_to_a_new_directory(ramet, t
         assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
 
 
+def test_files_are_copied_into_directories_under_their_names(ramet, tmp_path):
+    ramet("sandbox", "create", "--name", "box", *SLEEP)
+    ramet("exec", "box", "mkdir there; ln -s there link; echo so >file; echo so >run; chmod 755 run")
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local/file").write_text("content")
+    for target in ("box:there", "box:link", "box:new/", "box:", "box:whole"):
+        assert ramet("sandbox", "cp", str(tmp_path / "local/file"), target).returncode == 0
+    assert ramet("sandbox", "cp", str(tmp_path / "local"), "box:there/").returncode == 0
+    found = ramet("exec", "box", "cat there/file new/file file whole there/local/file").stdout
+    assert found == b"content" * 5
+    for source, target in (
+        ("box:file", tmp_path),
+        ("box:file", tmp_path / "whole"),
+        ("box:there", f"{tmp_path}/local/"),
+    ):
+        assert ramet("sandbox", "cp", source, str(target)).returncode == 0
+    for found in ("file", "whole", "local/there/local/file"):
+        assert (tmp_path / found).read_text() == "content"
+    ramet("sandbox", "cp", "box:run", str(tmp_path))
+    assert (tmp_path / "run").stat().st_mode & 0o100
+    taken = ramet("sandbox", "cp", "box:file", str(tmp_path))
+    assert (taken.returncode, b"File exists" in taken.stderr) == (2, True)
+    refused = ramet("sandbox", "cp", str(tmp_path / "file"), "box:file/")
+    assert refused.returncode == 2
+    assert b"recursive" not in refused.stderr
+
+
 def test_two_sandboxes_are_compared(ramet):
     ramet("sandbox", "create", "--name", "box", *SLEEP)
     ramet("fork", "box", "--name", "other")

@@ -96,12 +96,12 @@ def test_a_file_of_proc_that_names_a_process_is_refused(python, path):
 
 
 def test_links_in_the_place_of_files_that_init_writes_lead_it_nowhere(python):
-    """/etc and /tmp are the guest's own; init makes the machine's id and files without a name there."""
+    """/etc and /tmp are the guest's own; init writes files there."""
     tell(
         python,
         "import shutil, tempfile",
         "os.makedirs('/aside')",
-        "open('/aside/machine-id', 'w').write('as it was')",
+        "[open(f'/aside/{name}', 'w').write('as it was') for name in ('hosts', 'machine-id')]",
         "shutil.rmtree('/etc'), os.symlink('/aside', '/etc')",
         "f = tempfile.TemporaryFile(dir='.')",
         "f.write(b'kept'), f.flush()",
@@ -112,5 +112,6 @@ def test_links_in_the_place_of_files_that_init_writes_lead_it_nowhere(python):
         tell(python, "shutil.rmtree('/tmp'), os.symlink('/proc/1/root', '/tmp')")
     with python.fork() as child:
         assert ask(child, "open('/aside/machine-id').read()") == "'as it was'"
+        assert ask(child, "open('/aside/hosts').read()") == "'as it was'"
         assert ask(child, "f.seek(0), f.read()") == "(0, b'kept')"
         assert ask(child, "os.readlink(f'/proc/self/fd/{f.fileno()}')[:2]") == repr(place)

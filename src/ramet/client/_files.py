@@ -48,11 +48,8 @@ _CODES = {
     errno.ENAMETOOLONG: "too_long",
     errno.EBUSY: "in_use",
 }
-_HINTS = {
-    "is_a_directory": "recursive=True takes directories with all that is in them",
-    "not_empty": "recursive=True takes directories with all that is in them",
-    "no_space": "the limit disk of the sandbox is used up",
-}
+_NO_SPACE = "the limit disk of the sandbox is used up"
+_RECURSIVE = "recursive=True takes directories with all that is in them"
 
 
 class Raw(NamedTuple):
@@ -188,13 +185,18 @@ class Ask(NamedTuple):
         error = error_of(frame)
         if error.code != "file_error":
             return error
-        return file_error(self.path, error.errno or 0, error.message)
+        found = file_error(self.path, error.errno or 0, error.message)
+        if self.kind in {p.FILE_COPY, p.FILE_REMOVE} and found.code in {"is_a_directory", "not_empty"}:
+            found.hint = _RECURSIVE
+        return found
 
 
 def file_error(path: str, number: int, message: str) -> FileError:
     """The error for `path` that the kernel answered with `number`."""
     code = _CODES.get(number, "file_error")
-    return FileError(code, f"{path}: {message}", path=path, errno=number, hint=_HINTS.get(code))
+    return FileError(
+        code, f"{path}: {message}", path=path, errno=number, hint=_NO_SPACE if code == "no_space" else None
+    )
 
 
 # --- watching ---------------------------------------------------------------------------------------------

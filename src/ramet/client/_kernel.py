@@ -150,9 +150,15 @@ class Cell:
             Sink(descriptor, limit, callback) for descriptor, callback in zip(streams, callbacks, strict=True)
         )
         self.sinks = {sink.descriptor: sink for sink in (self.out, self.err) if sink.descriptor >= 0}
-        self.overdue = False
-        """Its time was up, and it was interrupted."""
+        self.interrupts = 0
+        """How often it was interrupted since its time was up."""
+        self.results_left_out = 0
         self._began = time.perf_counter()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its time was up, and it was interrupted."""
+        return self.interrupts > 0
 
     @property
     def over(self) -> bool:
@@ -177,6 +183,8 @@ class Cell:
     def _add(self, result: Result) -> None:
         if len(self.results) < RESULTS_MAX or result.main:
             self.results.append(result)
+        else:
+            self.results_left_out += 1
         if self.unheard is not None:
             self.unheard.append(result)
 
@@ -196,6 +204,7 @@ class Cell:
         if self.overdue and reason in {"interrupted", "error"}:
             reason = "timeout"
         text, code, epoch = done.get("text"), done.get("exit_code"), done.get("epoch")
+        length = done.get("truncated")
         return Execution(
             self.id,
             reason,
@@ -205,6 +214,8 @@ class Cell:
             code if isinstance(code, int) else None,
             self._elapsed(),
             epoch if isinstance(epoch, int) else 0,
+            text_length=length if isinstance(length, int) else None,
+            results_left_out=self.results_left_out,
             out=self.out.captured(),
             err=self.err.captured(),
         )
@@ -215,6 +226,7 @@ class Cell:
             self.id,
             reason,
             results=tuple(self.results),
+            results_left_out=self.results_left_out,
             error=ExecutionError("KernelDied", why),
             duration_ms=self._elapsed(),
             state_kept=False,

@@ -120,10 +120,11 @@ def open_local(path: str) -> IO[bytes]:
     return open(path, "rb", buffering=0)
 
 
-def new_local(path: str) -> IO[bytes]:
+def new_local(path: str, mode: int) -> IO[bytes]:
     """A new file of the host. Raises InvalidRequest naming ``local``."""
     try:
-        return open(path, "xb", buffering=0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return open(os.open(path, flags, mode & 0o777), "wb", buffering=0)
     except OSError as error:
         raise InvalidRequest.of("local", f"{path}: {error.strerror}") from None
 

@@ -37,6 +37,8 @@ BASICS = {
 
 # Empty, and so read as "not yet known"; a sandbox gets its own.
 _MACHINE_ID = ""
+# Looking again helps nobody where there is no network.
+_PIP = "[global]\nretries = 0\ndisable-pip-version-check = true\n"
 _PROFILE = "# The environment is the sandbox's own.\n"
 
 _FILES = (
@@ -172,7 +174,12 @@ class HostEtc:
 def fill(tree: Tree, host: HostEtc, linking: tuple[str, ...]) -> None:
     """Put a whole /etc into `tree`. `linking` are directories whose symlinks may lead into /etc."""
     tree.put(Dir("/etc"))
-    for name, text in (*BASICS.items(), ("machine-id", _MACHINE_ID), ("profile", _PROFILE)):
+    for name, text in (
+        *BASICS.items(),
+        ("machine-id", _MACHINE_ID),
+        ("xdg/pip/pip.conf", _PIP),
+        ("profile", _PROFILE),
+    ):
         tree.put(File(f"/etc/{name}", 0o644, text.encode()))
     tree.put(Symlink("/etc/mtab", "/proc/self/mounts"))
     for entry in host.entries():

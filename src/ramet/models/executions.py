@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ramet.errors import CodeFailed
-from ramet.models.results import Captured
+from ramet.models.results import Captured, brief
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,11 +21,13 @@ ExecutionReason = Literal["ok", "error", "interrupted", "timeout", "exit", "died
 class Result:
     """One thing that code showed: the same in one or more formats, by MIME type.
 
-    Formats that are no text are base64. `main` marks the value of the last expression.
+    Formats that are no text are base64. `main` marks the value of the last expression. `left_out` are formats
+    that were too large together (16 MiB), with their lengths.
     """
 
     data: Mapping[str, str]
     main: bool = False
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def text(self) -> str | None:
@@ -82,7 +84,7 @@ class ExecutionError:
     traceback: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(self.traceback) or f"{self.name}: {self.value}"
+        return "\n".join(self.traceback) or (f"{self.name}: {self.value}" if self.value else self.name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +99,9 @@ class Execution:
 
     `duration_ms` counts from the request to the end. `epoch` tells in which life of the kernel it ended: a
     piece of code that runs at a fork ends in the parent and in each child, in each with its own.
+
+    `text_length` is the length of the whole value where `text` is its first MiB; else None. Of more than 1000
+    results `results_left_out` is how many are missing; callbacks had them.
     """
 
     id: str
@@ -108,6 +113,8 @@ class Execution:
     duration_ms: float = 0.0
     epoch: int = 0
     state_kept: bool = True
+    text_length: int | None = None
+    results_left_out: int = 0
     out: Captured = dataclasses.field(default_factory=Captured, repr=False)
     err: Captured = dataclasses.field(default_factory=Captured, repr=False)
 
@@ -128,8 +135,12 @@ class Execution:
 
     @property
     def truncated(self) -> bool:
-        """True when output was left out, for the limit ``output``."""
-        return bool(self.out.left_out or self.err.left_out)
+        """True when something is missing: of the output (limit ``output``), of `text`, or of `results`."""
+        cut = self.text_length is not None or any(one.left_out for one in self.results)
+        return bool(cut or self.results_left_out or self.out.left_out or self.err.left_out)
+
+    def __repr__(self) -> str:
+        return brief(self, ("id", "reason", "text", "stdout", "stderr"))
 
     def check(self) -> Execution:
         """Itself. Raises CodeFailed unless it is `ok`."""
@@ -153,6 +164,8 @@ class Execution:
             "duration_ms": self.duration_ms,
             "epoch": self.epoch,
             "state_kept": self.state_kept,
+            "text_length": self.text_length,
+            "results_left_out": self.results_left_out,
         }
 
 
@@ -161,7 +174,11 @@ def result_from(data: Mapping[str, Any]) -> Result:
     formats = data.get("data")
     if not isinstance(formats, dict) or not all(isinstance(text, str) for text in formats.values()):
         raise ValueError("a result is no mapping of MIME types to text")
-    return Result(MappingProxyType(formats), data.get("main") is True)
+    dropped = data.get("dropped")
+    left_out = dropped if isinstance(dropped, dict) else {}
+    if not all(isinstance(length, int) for length in left_out.values()):
+        raise ValueError("a result does not say how much of it was left out")
+    return Result(MappingProxyType(formats), data.get("main") is True, MappingProxyType(left_out))
 
 
 def error_from(data: object) -> ExecutionError | None:

@@ -60,6 +60,29 @@ class Captured:
         return f"{first}{newline}[... {self.left_out} bytes left out ...]\n{tail.decode(encoding, errors)}"
 
 
+_SHOWN = 400
+
+
+def brief(value: Any, first: tuple[str, ...]) -> str:
+    """A dataclass as repr() shows it: `first`, then what is not as usual; long texts by both ends."""
+    usual = {
+        one.name: one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        for one in dataclasses.fields(value)
+        if one.repr
+    }
+    names = [*first, *(name for name in usual if name not in first and getattr(value, name) != usual[name])]
+    return (
+        f"{type(value).__name__}({', '.join([f'{name}={_brief(getattr(value, name))}' for name in names])})"
+    )
+
+
+def _brief(value: Any) -> str:
+    if not isinstance(value, str) or len(value) <= _SHOWN:
+        return repr(value)
+    half = _SHOWN // 2
+    return f"{value[:half]!r}...[{len(value) - _SHOWN} more]...{value[-half:]!r}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
     """What the command and its descendants used.
@@ -169,6 +192,9 @@ class CommandResult:
     def truncated(self) -> bool:
         """True when either stream exceeded the limit ``output``."""
         return bool(self.out.left_out or self.err.left_out)
+
+    def __repr__(self) -> str:
+        return brief(self, ("exit_code", "reason", "stdout", "stderr"))
 
     def check(self) -> CommandResult:
         """This result, or CommandFailed (which carries it) unless `ok`."""

@@ -197,21 +197,22 @@ def host() -> Iterator[Path]:
 
 
 def test_init_writes_nothing_into_a_directory_of_the_hosts(engine: Engine, host: Path) -> None:
-    """The machine's id and files without a name, which it makes by itself, are in the sandbox's layer."""
+    """What it makes and writes by itself is in the sandbox's layer."""
     places = [host / "etc", host / "tmp"]
-    machine = places[0] / "machine-id"
+    written = [places[0] / "hosts", places[0] / "machine-id"]
     for place in places:
         place.mkdir()
         place.chmod(0o777)
-    machine.write_text("the host's")
-    machine.chmod(0o666)
+    for file in written:
+        file.write_text("the host's")
+        file.chmod(0o666)
     binds = b"".join(_payloads.bind(str(place), f"/{place.name}", flags=0) for place in places)
     answer = engine.core.define(BOUND_ROOT, more=binds)
     assert answer.kind == p.OK, _engine.describe(answer)
     source = engine.start(["/bin/sh", "-c", BOUND], root=BOUND_ROOT)
     source.ready()
     child = engine.snapshot(source).fork()
-    content, file, bound = child.ask("look").split()
+    content, unnamed, bound = child.ask("look").split()
     assert content == "kept"
-    assert file != bound
-    assert machine.read_text() == "the host's"
+    assert unnamed != bound
+    assert [file.read_text() for file in written] == ["the host's"] * 2

@@ -1,5 +1,6 @@
 """Code in real sandboxes: state, output, errors, time, forks, and kernels that die."""
 
+import ast
 import threading
 import time
 
@@ -58,6 +59,13 @@ def test_the_callback_hears_every_result_also_those_that_are_not_kept(python):
     shown = []
     python.run_code("for i in range(1200):\n    display(i)\n42", on_result=shown.append)
     assert [one.text for one in shown] == [*map(str, range(1200)), "42"]
+
+
+def test_a_value_that_is_cut_and_results_that_are_missing_are_marked(python):
+    done = python.run_code("'x' * 3_000_000")
+    assert (done.truncated, len(done.text), done.text_length) == (True, 1 << 20, 3_000_002)
+    done = python.run_code("for i in range(1200): display(i)")
+    assert (done.truncated, len(done.results), done.results_left_out) == (True, 1000, 200)
 
 
 def test_output_above_the_limit_is_marked(warm):
@@ -162,6 +170,21 @@ def test_code_that_does_not_heed_an_interrupt_ends_with_its_sandbox(python):
     assert (done.reason, done.state_kept) == ("timeout", False)
     with pytest.raises(SandboxEnded):
         python.run_code("1")
+
+
+def test_code_that_swallows_one_interrupt_is_interrupted_again(python):
+    python.run_code("x = 7\nclass Endless(Exception):\n    def __str__(self):\n        while True: len('')")
+    assert python.run_code("raise Endless", timeout=0.2).reason == "timeout"
+    swallowed = "try:\n    while True: len('')\nexcept KeyboardInterrupt:\n    while True: len('')"
+    assert python.run_code(swallowed, timeout=0.2).state_kept
+    assert python.run_code("x").text == "7"
+
+
+def test_packages_are_not_looked_for_where_there_is_no_network(python):
+    done = python.run_code("%pip install -q nothing-of-this-name")
+    assert "there is no network" in done.stderr
+    assert "Retrying" not in done.stderr
+    assert python.run_code("_exit_code").text == "1"
 
 
 def test_an_interrupt_ends_what_runs_and_nothing_else(python):
@@ -331,6 +354,21 @@ def test_of_a_hundred_children_no_two_draw_the_same(python):
     for kind in zip(*drawn, strict=True):
         assert len(set(kind)) == 100
     assert len(machines) == 100
+
+
+def test_each_child_finds_its_own_address_by_its_name_and_keeps_what_was_noted_of_others(python):
+    own = "import socket; socket.gethostbyname(socket.gethostname()), open('/etc/hosts').read()"
+    assert (
+        python.run_code("open('/etc/hosts', 'a').write('127.0.0.9 other\\n') and None; " + own).error is None
+    )
+    with python.fork() as child, child.fork(1, names=["named"]) as (grandchild,):
+        assert [change.path for change in child.diff()] == []
+        for one in (child, grandchild):
+            address, hosts = ast.literal_eval(one.run_code(own).text)
+            assert address == "127.0.1.1"
+            assert "127.0.0.9 other" in hosts
+            assert hosts.count("# this sandbox") == 2
+        assert hosts.endswith("127.0.1.1 named # this sandbox\n")
 
 
 def test_a_seed_has_children_repeat_themselves(python):

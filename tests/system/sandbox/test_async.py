@@ -28,6 +28,12 @@ async def test_forks_of_forks_run_side_by_side():
                 await one.aclose()
 
 
+async def test_the_lines_of_a_stream_can_be_iterated_over():
+    async with ramet.AsyncSandbox(command="printf 'a\\nb'; echo c >&2") as sandbox:
+        assert [line async for line in sandbox.stdout] == [b"a\n", b"b"]
+        assert [line async for line in sandbox.stderr] == [b"c\n"]
+
+
 async def test_a_reader_and_a_wait_go_together_when_the_wait_leaves_the_streams_alone():
     async with ramet.AsyncSandbox(command="seq 20000; exit 3") as sandbox:
 

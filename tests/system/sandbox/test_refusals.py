@@ -48,6 +48,14 @@ def test_a_directory_that_is_not_there_is_a_wrong_argument():
     assert sandboxes.list() == ()
 
 
+def test_a_command_in_the_place_of_a_name_is_told_where_it_goes():
+    with pytest.raises(InvalidRequest, match=r"'echo hi' .*command=") as caught:
+        ramet.Sandbox("echo hi")
+    assert caught.value.field == "snapshot"
+    with pytest.raises(InvalidRequest, match=r'Sandbox\("python"\)'):
+        ramet.Sandbox()
+
+
 @pytest.mark.parametrize("n", [0, -1, 1001])
 def test_a_number_of_children_out_of_range_is_refused(python, n):
     with pytest.raises(InvalidRequest) as caught:

@@ -120,6 +120,47 @@ def test_display_shows_values_in_order_and_before_the_main_one(shared):
     assert not any(result["main"] for result in shared.results)
 
 
+def test_what_notebooks_import_of_ipython_is_there_without_it(python, tmp_path):
+    (tmp_path / "picture").write_bytes(b"\x89PNG...")
+    python.run("import sys; sys.path[:] = [path for path in sys.path if 'site-packages' not in path]")
+    python.run(
+        cell(f"""
+        from IPython.display import HTML, Image, JSON, Markdown, Math, clear_output, display
+        from IPython.core.display import display as older
+        import IPython
+        assert older is display and IPython.get_ipython() is None
+        clear_output(wait=True)
+        display(HTML("<b>a</b>"), Markdown(data="*b*"), Math("c"), JSON({{"d": 1}}))
+        Image({str(tmp_path / "picture")!r})
+        """)
+    )
+    shown = [{**one["data"]} for one in python.results]
+    assert [sorted({*data} - {"text/plain"}) for data in shown] == [
+        ["text/html"],
+        ["text/markdown"],
+        ["text/latex"],
+        ["application/json"],
+        ["image/png"],
+    ]
+    assert shown[0]["text/html"] == "<b>a</b>"
+    assert base64.b64decode(shown[-1]["image/png"]) == b"\x89PNG..."
+    failed = python.run("Image('https://example.org/a.png')")["error"]
+    assert (failed["name"], "fetch" in failed["value"]) == ("UsageError", True)
+    assert python.run("import IPython.nothing")["error"]["name"] == "ModuleNotFoundError"
+
+
+def test_an_ipython_that_is_installed_shows_things_among_the_results(tmp_path):
+    (tmp_path / "IPython/core").mkdir(parents=True)
+    (tmp_path / "IPython/__init__.py").write_text("own = True")
+    (tmp_path / "IPython/core/__init__.py").touch()
+    (tmp_path / "IPython/core/display_functions.py").write_text("def display(*a, **k): print('printed')")
+    (tmp_path / "IPython/display.py").write_text("from IPython.core.display_functions import *")
+    with Driven("python", env={"PYTHONPATH": str(tmp_path)}) as python:
+        python.run("import IPython\nfrom IPython.display import display\nassert IPython.own\ndisplay(7)")
+        assert [one["data"] for one in python.results] == [{"text/plain": "7"}]
+        assert python.output["out"] == b""
+
+
 def test_a_text_that_is_too_long_is_cut_and_says_its_length(shared):
     done = shared.run("'x' * 3_000_000")
     assert done["truncated"] == 3_000_002
@@ -480,6 +521,33 @@ def test_the_source_of_functions_can_be_read(shared):
 
 
 # --- asyncio ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code, text",
+    [
+        ("  x = 1\n  x + 1", "2"),
+        ("\n\n    x = 1\n\n    # so\n    x + 2\n    ", "3"),
+        ("# first\n\tx = 4\n\tx", "4"),
+        ("    s = '''a\n    b'''\n    s", "'a\\n    b'"),
+        ("    from __future__ import annotations\n    1", "1"),
+        ("    !true\n    _exit_code", "0"),
+        ("  x = 5\n  if x:\n    y = x\ny", "5"),
+    ],
+)
+def test_code_that_is_indented_as_a_whole_is_run_as_it_is_meant(shared, code, text):
+    assert shared.text(code) == text
+
+
+def test_errors_of_indented_code_are_where_they_are(shared):
+    done = shared.run("\n    x = 1\n    y = x / 0")
+    place, *lines = done["error"]["traceback"][1:-1]
+    assert place.endswith(", line 3, in <module>")
+    assert lines == ["    y = x / 0", "        ~~^~~"]
+    done = shared.run("    x = 1\n    y = (")
+    assert (done["error"]["name"], "line 2" in done["error"]["traceback"][0]) == ("SyntaxError", True)
+    for code in ("  x = 1\nelse: 2", "x = 1\n  y = 2"):
+        assert shared.run(code)["error"]["name"] in {"IndentationError", "SyntaxError"}
 
 
 def test_await_async_for_and_async_with_work_at_the_top_level(python):

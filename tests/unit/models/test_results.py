@@ -3,6 +3,7 @@
 import pytest
 
 from ramet.errors import CommandFailed
+from ramet.models.executions import Execution, ExecutionError, result_from
 from ramet.models.results import Captured, CommandResult, signal_name
 
 
@@ -86,3 +87,27 @@ def test_a_result_becomes_one_json_object_with_every_fact():
 def test_signals_have_names_also_where_the_system_has_none():
     assert signal_name(11) == "SIGSEGV"
     assert signal_name(40) == "SIG40"
+
+
+def test_a_result_that_is_printed_shows_its_output_and_what_is_not_as_usual():
+    result = CommandResult(exit_code=3, out=Captured(b"so\n", 3), limit_value=5.0)
+    assert repr(result).startswith(
+        "CommandResult(exit_code=3, reason='exit', stdout='so\\n', stderr='', limit_value=5.0"
+    )
+    assert "signal" not in repr(result)
+    shown = repr(Execution("1", text="x" * 10**6, out=Captured(b"so\n", 3)))
+    assert "[999600 more]" in shown
+    assert "stdout='so\\n'" in shown
+    assert len(shown) < 1000
+
+
+def test_code_of_which_anything_was_left_out_is_marked():
+    assert not Execution("1", text="x").truncated
+    assert Execution("1", text="x", text_length=2).truncated
+    assert Execution("1", results_left_out=1).truncated
+    dropped = result_from({"data": {"text/plain": "x"}, "dropped": {"text/html": 20_000_000}})
+    assert dropped.left_out == {"text/html": 20_000_000}
+    assert Execution("1", results=(dropped,)).truncated
+    with pytest.raises(ValueError, match="left out"):
+        result_from({"data": {}, "dropped": {"text/html": "many"}})
+    assert str(ExecutionError("Interrupted", "")) == "Interrupted"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import posixpath
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
@@ -13,7 +15,7 @@ import typer
 
 from ramet.cli._progress import working
 from ramet.cli._streams import passing_on, writer
-from ramet.errors import InvalidRequest
+from ramet.errors import FileError, InvalidRequest
 
 if TYPE_CHECKING:
     from ramet.client import Files
@@ -31,7 +33,8 @@ def cp(
 ) -> int:
     """Copy files and directories into a sandbox or out of it: one of the two is SANDBOX:PATH.
 
-    A file or directory of this host must not be there yet. With - in its place it is a tar stream: from
+    Into a directory that is there, or a TO that ends in /, it is copied under its name, as cp does. What is
+    copied to this host must not be there yet. With - in the place of the host's path it is a tar stream: from
     standard input, unpacked in the directory PATH, or to standard output.
     """
     if source is None or target is None:
@@ -43,13 +46,25 @@ def cp(
         return passing_on(lambda: _stream_out(*inside, as_json=as_json))
     with working(f"copying {'standard input' if source == STREAM else source}"):
         if inside is not None:
-            count = _files(inside[0]).download(inside[1], target)
+            count = _download(*inside, target)
         else:
             assert outside is not None  # noqa: S101  one of them is
             count = _upload(source, *outside)
     if as_json:
         print(json.dumps({"files": count}))
     return 0
+
+
+def _download(sandbox: str, path: str, target: str) -> int:
+    if target.endswith("/") or os.path.isdir(target):
+        target = _under(target, path)
+    return _files(sandbox).download(path, target)
+
+
+def _under(directory: str, path: str) -> str:
+    """Where `path` goes in `directory`: under its name, and if it has none, as that directory."""
+    name = posixpath.basename(path.rstrip("/"))
+    return directory if name in {"", ".", ".."} else f"{directory.rstrip('/')}/{name}"
 
 
 def _stream_out(sandbox: str, path: str, *, as_json: bool) -> int:
@@ -66,14 +81,24 @@ def _stream_out(sandbox: str, path: str, *, as_json: bool) -> int:
 
 
 def _upload(source: str, sandbox: str, path: str) -> int:
+    files = _files(sandbox)
     if source != STREAM:
-        return _files(sandbox).upload(source, path)
+        if path.endswith("/") or _is_directory(files, path):
+            path = _under(path, source)
+        return files.upload(source, path)
     if os.isatty(0):
         raise InvalidRequest.of(
             "path", "no tar stream comes from a terminal", hint="tar c . | ramet sandbox cp - …"
         )
     with open(0, "rb", closefd=False) as stream:
-        return _files(sandbox).upload_tar(stream, path)
+        return files.upload_tar(stream, path)
+
+
+def _is_directory(files: Files, path: str) -> bool:
+    """Whether it is one in the sandbox, or a link to one."""
+    with contextlib.suppress(FileError):
+        return files.stat(f"{path}/.").is_dir
+    return False
 
 
 def export(

@@ -126,7 +126,7 @@ def _tell(done: Execution) -> None:
     if done.text is not None:
         print(done.text)
     if done.error is not None:
-        print("".join(done.error.traceback).rstrip() or str(done.error), file=sys.stderr)
+        print(str(done.error).rstrip(), file=sys.stderr)
     elif not done.ok:
         _errors.say(f"the code ended: {done.reason}")
 

@@ -12,7 +12,7 @@ from ramet.client._async.commits import AsyncConflicts
 from ramet.client._files import Ask, Raw, unless_gone
 from ramet.errors import FileError, InvalidRequest
 from ramet.models.differences import Difference, differing
-from ramet.models.files import MACHINE_ID, Change, ChangeKind, FileInfo
+from ramet.models.files import RENEWED, Change, ChangeKind, FileInfo
 from ramet.native import _protocol as p
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class AsyncComparison:
                 if one.opaque:  # what it hides may stand in the root, and in no layer
                     for side in (self._ours, self._theirs):
                         names.update([below.path for below in await _listed(side, one.info.path)])
-        names.discard(MACHINE_ID)
+        names -= RENEWED
         return names
 
     @staticmethod

@@ -48,7 +48,7 @@ from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, 
 from ramet.models.creation import WORKSPACE
 from ramet.models.differences import Difference, Process
 from ramet.models.files import (
-    MACHINE_ID,
+    RENEWED,
     Change,
     FileEvent,
     FileInfo,
@@ -298,7 +298,7 @@ class AsyncFiles:
 
     async def _landed(self, full: str, info: FileInfo, target: str) -> int:
         if not info.is_dir:
-            with await self.open(full) as file, new_local(target) as out:
+            with await self.open(full) as file, new_local(target, info.mode) as out:
                 await content.copy(file, out)
             return 1
         found = await self.infos(Ask(p.FILE_LIST, full))
@@ -330,12 +330,12 @@ class AsyncFiles:
         """The files that are otherwise than when the sandbox was made, or forked, by path.
 
         Of a directory that is new everything in it is told; of one that was deleted the directory alone.
-        /etc/machine-id, which no two sandboxes share, is left out.
+        /etc/machine-id and /etc/hosts, which no two sandboxes share, are left out.
         """
         written = await self.infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
         changes: dict[str, Change] = {}
         for one in written:
-            if one.info.path == MACHINE_ID:
+            if one.info.path in RENEWED:
                 continue
             was = await self._was(one.info.path)
             if one.whiteout:

@@ -157,7 +157,9 @@ class AsyncSandbox(Opening):
             words = command if chosen is None else chosen.argv
             if words is None or (command is not None and chosen is not None):
                 raise InvalidRequest.of(
-                    "command", "a sandbox has a command, a kernel, or a snapshot, and one of them"
+                    "command",
+                    "a sandbox has a command, a kernel, or a snapshot, and one of them",
+                    hint='Sandbox("python"), or Sandbox(command=[...])',
                 )
             if seed is not None:
                 raise InvalidRequest.of("seed", "is for forks of a kernel")
@@ -193,6 +195,9 @@ class AsyncSandbox(Opening):
                 if value is not None:
                     raise InvalidRequest.of(field, "is the snapshot's own, and no fork has another")
             snapshot = source.name if isinstance(source, Snapshot) else source
+            if " " in str(snapshot):
+                text = f"{snapshot!r:.80} is not the name of one"
+                raise InvalidRequest.of("snapshot", text, hint="a command is given as command=")
             asked = (limits, timeout, name, metadata, ttl, keep_on or None)
             if all(one is None for one in asked) and detach is False and type(snapshot) is str:
                 self._request = fork_of(snapshot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from ramet.client._backends._async import ready
 from ramet.client._held import Inflow, Outflow
@@ -51,6 +52,16 @@ class AsyncReader:
             while (length := flow.line_size(size)) is None:
                 await self._wait(deadline)
             return flow.take(length)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next line with its end."""
+        line = await self.readline()
+        if not line:
+            raise StopAsyncIteration
+        return line
 
     async def _wait(self, deadline: float | None) -> None:
         flow = self._flow

@@ -25,6 +25,7 @@ from ramet.models.names import check_environment, check_text
 READY_S = 30.0
 """A kernel that has not said that it is ready by then is given up."""
 INTERRUPT_S = 2.0
+INTERRUPTS = 2
 """What runs has so long to heed an interrupt after its time was up; then the sandbox is ended."""
 END_S = 15.0
 QUIET_S = 0.004
@@ -248,11 +249,12 @@ class Code:
             while on_result is not None and cell.unheard:
                 deliver(on_result, cell.unheard.popleft())
             if not moved and deadline is not None and not remaining(deadline):
-                if cell.overdue:
+                if cell.interrupts == INTERRUPTS:
                     return self._end_overdue(cell)
-                cell.overdue = True
+                # One can be lost to code that swallows it by mistake, as what is called amid a destructor.
+                cell.interrupts += 1
                 self.interrupt()
-                deadline = deadline_of(INTERRUPT_S)
+                deadline = deadline_of(INTERRUPT_S / INTERRUPTS)
         self._deliver(cell)
         return cell.execution()
 

@@ -13,7 +13,7 @@ from ramet.client._files import Ask, Raw, unless_gone
 from ramet.client._sync.commits import Conflicts
 from ramet.errors import FileError, InvalidRequest
 from ramet.models.differences import Difference, differing
-from ramet.models.files import MACHINE_ID, Change, ChangeKind, FileInfo
+from ramet.models.files import RENEWED, Change, ChangeKind, FileInfo
 from ramet.native import _protocol as p
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Comparison:
                 if one.opaque:  # what it hides may stand in the root, and in no layer
                     for side in (self._ours, self._theirs):
                         names.update([below.path for below in _listed(side, one.info.path)])
-        names.discard(MACHINE_ID)
+        names -= RENEWED
         return names
 
     @staticmethod

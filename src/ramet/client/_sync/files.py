@@ -49,7 +49,7 @@ from ramet.errors import CommitConflict, DaemonLost, FileError, InvalidRequest, 
 from ramet.models.creation import WORKSPACE
 from ramet.models.differences import Difference, Process
 from ramet.models.files import (
-    MACHINE_ID,
+    RENEWED,
     Change,
     FileEvent,
     FileInfo,
@@ -299,7 +299,7 @@ class Files:
 
     def _landed(self, full: str, info: FileInfo, target: str) -> int:
         if not info.is_dir:
-            with self.open(full) as file, new_local(target) as out:
+            with self.open(full) as file, new_local(target, info.mode) as out:
                 content.copy(file, out)
             return 1
         found = self.infos(Ask(p.FILE_LIST, full))
@@ -331,12 +331,12 @@ class Files:
         """The files that are otherwise than when the sandbox was made, or forked, by path.
 
         Of a directory that is new everything in it is told; of one that was deleted the directory alone.
-        /etc/machine-id, which no two sandboxes share, is left out.
+        /etc/machine-id and /etc/hosts, which no two sandboxes share, are left out.
         """
         written = self.infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
         changes: dict[str, Change] = {}
         for one in written:
-            if one.info.path == MACHINE_ID:
+            if one.info.path in RENEWED:
                 continue
             was = self._was(one.info.path)
             if one.whiteout:

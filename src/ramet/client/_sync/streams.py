@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from ramet.client._backends._sync import ready
 from ramet.client._held import Inflow, Outflow
@@ -52,6 +53,16 @@ class Reader:
             while (length := flow.line_size(size)) is None:
                 self._wait(deadline)
             return flow.take(length)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        """The next line with its end."""
+        line = self.readline()
+        if not line:
+            raise StopIteration
+        return line
 
     def _wait(self, deadline: float | None) -> None:
         flow = self._flow

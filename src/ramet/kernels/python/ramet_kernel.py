@@ -521,6 +521,29 @@ def _ends_silent(source: str, node: ast.expr) -> bool:
     return rest.startswith(b";")
 
 
+# The first line of code is indented.
+_INDENTED = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*[ \t]+[^\s#]")
+
+
+def _parse(source: str, filename: str, flags: int) -> Any:
+    """The tree of `source`, which may be indented as a whole, as notebooks take it. Raises SyntaxError."""
+    flags |= ast.PyCF_ONLY_AST | _AWAIT
+    if not _INDENTED.match(source):
+        return compile(source, filename, "exec", flags, dont_inherit=True)
+    # Taking the indentation away would change strings of several lines, and move the carets of tracebacks.
+    try:
+        tree = compile("if 1:\n" + source, filename, "exec", flags, dont_inherit=True)
+    except SyntaxError as error:
+        error.lineno = (error.lineno or 1) - 1
+        error.end_lineno = (getattr(error, "end_lineno", None) or 1) - 1
+        raise
+    whole = tree.body[0]
+    if whole.orelse:  # an `else` of nothing: told as what it is
+        return compile(source, filename, "exec", flags, dont_inherit=True)
+    tree.body[:1] = whole.body
+    return ast.increment_lineno(tree, -1)
+
+
 _NEEDS_LOOP = ("create_task(", "ensure_future(", "get_running_loop(")
 
 
@@ -531,11 +554,11 @@ def compile_cell(source: str, filename: str, flags: int) -> Code:
         tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST | _AWAIT | flags, dont_inherit=True)
     except SyntaxError:
         changed = transform(source)
-        if changed is None:
+        if changed is None and not _INDENTED.match(source):
             raise
-        source = changed
+        source = changed or source
     if tree is None:
-        tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST | _AWAIT | flags, dont_inherit=True)
+        tree = _parse(source, filename, flags)
     code = Code()
     body = tree.body
     if not body:
@@ -712,13 +735,27 @@ def _pip(line: str, frame: types.FrameType) -> None:
     import shlex
     import site
 
-    status, _ = _execute([sys.executable, "-m", "pip", *shlex.split(expand(line, frame))])
+    words = shlex.split(expand(line, frame))
+    status, _ = _execute([sys.executable, "-m", "pip", *words])
     frame.f_globals["_exit_code"] = status
+    if status and words[:1] == ["install"] and _is_offline():
+        _note(
+            "%pip: there is no network here. ramet.templates.build(NAME, pip=[...]) makes a template with it."
+        )
     if site.ENABLE_USER_SITE:
         users = site.getusersitepackages()
         if users not in sys.path and os.path.isdir(users):
             site.addsitedir(users)
     importlib.invalidate_caches()
+
+
+def _is_offline() -> bool:
+    """Whether nothing but this sandbox itself can be reached."""
+    try:
+        with open("/proc/net/route", encoding="ascii") as routes:
+            return len(routes.readlines()) <= 1
+    except OSError:
+        return False
 
 
 _directories: list[str] = []
@@ -820,6 +857,102 @@ def cell_magic(name: str, line: str, body: str, first: int) -> Any:
             file.write(body)
         return None
     raise _unknown("%%" + name)
+
+
+# --- what notebooks import --------------------------------------------------------------------------------
+
+
+class _Shown:
+    """What the classes of IPython.display have in common: data, or the file that it is in."""
+
+    def __init__(self, data: Any = None, url: Any = None, filename: Any = None, **_: Any) -> None:
+        if url is None and isinstance(data, str) and data.startswith(("http://", "https://")):
+            url = data
+        if url is not None:
+            raise UsageError(f"{type(self).__name__}: fetch {url} first, and give its content")
+        if data is None and filename is not None:
+            with open(filename, "rb") as file:
+                data = self._read(file.read())
+        self.data = data
+
+    @staticmethod
+    def _read(content: bytes) -> Any:
+        return content.decode("utf-8", "replace")
+
+    def __repr__(self) -> str:
+        return f"<IPython.core.display.{type(self).__name__} object>"
+
+
+class _Image(_Shown):
+    """IPython.display.Image: a file, or its bytes."""
+
+    _KINDS = (
+        (b"\x89PNG", "image/png"),
+        (b"\xff\xd8", "image/jpeg"),
+        (b"GIF8", "image/gif"),
+        (b"RIFF", "image/webp"),
+    )
+
+    def __init__(self, data: Any = None, url: Any = None, filename: Any = None, **more: Any) -> None:
+        if isinstance(data, os.PathLike) or (isinstance(data, str) and os.path.exists(data)):
+            data, filename = None, data
+        super().__init__(data, url, filename, **more)
+
+    @staticmethod
+    def _read(content: bytes) -> Any:
+        return content
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        data = bytes(self.data)
+        return {mime: data for magic, mime in self._KINDS if data.startswith(magic)}
+
+
+def _clear_output(*_: Any, **__: Any) -> None:
+    """As IPython's, for which there is nothing to do: what was shown stays among the results."""
+
+
+def _after_ipython(module: Any) -> None:
+    """Have an installed IPython show things here: without a shell of its own it prints their names."""
+    module.display, module.clear_output = display, _clear_output
+
+
+_SHOWN: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("HTML", "_repr_html_", lambda self: self.data),
+    ("JSON", "_repr_json_", lambda self: self.data),
+    ("Javascript", "_repr_javascript_", lambda self: self.data),
+    ("Latex", "_repr_latex_", lambda self: self.data),
+    ("Markdown", "_repr_markdown_", lambda self: self.data),
+    ("Math", "_repr_latex_", lambda self: f"$\\displaystyle {self.data.strip('$')}$"),
+    ("SVG", "_repr_svg_", lambda self: self.data),
+)
+
+
+class _IPython:
+    """Last on sys.meta_path: what code for notebooks imports of IPython, where that is not installed."""
+
+    _PACKAGES = ("IPython", "IPython.core")
+    _MODULES = ("IPython.display", "IPython.core.display")
+
+    @classmethod
+    def find_spec(cls, name: str, *_: Any) -> Any:
+        if name not in cls._PACKAGES and name not in cls._MODULES:
+            return None
+        import importlib.machinery
+
+        return importlib.machinery.ModuleSpec(name, cls, is_package=name in cls._PACKAGES)  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: Any) -> None:
+        """As the import system does."""
+
+    @classmethod
+    def exec_module(cls, module: Any) -> None:
+        if module.__name__ in cls._PACKAGES:
+            module.get_ipython = lambda: None  # as where no shell of IPython's runs
+            return
+        module.display, module.clear_output, module.Image = display, _clear_output, _Image
+        for name, method, shown in _SHOWN:
+            setattr(module, name, type(name, (_Shown,), {method: shown}))
 
 
 # --- what is done once a module is there ------------------------------------------------------------------
@@ -1046,6 +1179,7 @@ class _Seeds:
 
 _seeds = _Seeds()
 _AFTER_IMPORT: dict[str, Callable[[Any], None]] = {
+    "IPython.core.display_functions": _after_ipython,
     "getpass": _after_getpass,
     "matplotlib.pyplot": _after_pyplot,
     "numpy.random": _seeds.after_numpy,
@@ -1581,6 +1715,7 @@ class Kernel:
             setattr(builtins, name, _Quitter(name))
         os.environ.setdefault("MPLBACKEND", "agg")
         sys.meta_path.insert(0, _Finder)
+        sys.meta_path.append(_IPython)
         for name, action in _AFTER_IMPORT.items():
             if name in sys.modules:
                 action(sys.modules[name])
