@@ -211,35 +211,92 @@ all_of(inotify), all_of(pipe), all_of(os.pipe), all_of(lambda: os.memfd_create("
 print(flush=True)
 input()
 """
+TAKERS = {
+    "descriptors in flight": """
+import socket, time
+held = []
+try:
+    while True:
+        held.append(socket.socketpair()); held[-1][0].setblocking(False)
+        try:
+            while True: socket.send_fds(held[-1][0], [b"x"], [0] * 253)
+        except BlockingIOError: pass
+except OSError: pass
+time.sleep(50)
+""",
+    "epoll watches": """
+import os, select, time
+reader, writer = os.pipe()
+fds, held = [os.dup(reader) for _ in range(3800)], []
+for _ in range(2): os.fork()
+try:
+    while True:
+        held.append(select.epoll())
+        for fd in fds: held[-1].register(fd, 1)
+except OSError: pass
+time.sleep(50)
+""",
+}
 MODEST = """
-import ctypes, os, socket
+import ctypes, os, select, socket, time
+def when_there_is_some(take):
+    begun = time.monotonic()
+    while True:
+        try: take(); return (time.monotonic() - begun) * 1e3
+        except OSError:
+            if time.monotonic() - begun > 10: raise
+            time.sleep(0.01)
 near, far = socket.socketpair()
 with open("/tmp/f", "wb") as file: file.write(bytes(4096))
 reader, writer = os.pipe()
 assert os.write(writer, bytes(4096)) == 4096
-socket.send_fds(near, [b"x"], [reader, writer])
+passed = when_there_is_some(lambda: socket.send_fds(near, [b"x"], [reader, writer]))
 assert len(socket.recv_fds(far, 1, 2)[1]) == 2
 instance = ctypes.CDLL(None).inotify_init()
 assert instance >= 0
-print(flush=True)
+epoll, ends = select.epoll(), [os.dup(reader) for _ in range(100)]
+watched = sum(when_there_is_some(lambda: epoll.register(end, select.EPOLLIN)) for end in ends)
+print(passed, watched, flush=True)
 input()
 """
 
 
 def measure_quotas(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:
-    """Many sandboxes beside one that has taken all it can get of what the kernel counts for a user."""
+    """Many sandboxes beside those that take all they can get, again and again, of what all share."""
     del bubblewrap
     count = settings.alive
+    done = threading.Event()
+    waits = [Series("until a sandbox could pass descriptors", "ms"), Series("until it had 100 watches", "ms")]
 
     def one(_: int) -> bool:
-        return ramet.run(["python3", "-S", "-c", MODEST], stdin=b"\n", timeout=120).ok
+        result = ramet.run(["python3", "-S", "-c", MODEST], stdin=b"\n", timeout=120)
+        for series, wait in zip(waits, result.stdout.split(), strict=False):
+            series.samples.append(float(wait))
+        return result.ok
 
+    def take(source: str) -> None:
+        with ramet.Client() as client:
+            while not done.is_set():
+                client.run(["python3", "-S", "-c", source], timeout=60)
+
+    takers = [threading.Thread(target=take, args=(source,)) for source in TAKERS.values()]
     with ramet.Sandbox(command=["python3", "-S", "-c", GREEDY]) as greedy:
         greedy.stdout.readline()
-        with ThreadPoolExecutor(8) as pool:
-            served = sum(pool.map(one, range(count)))
-    what = f"of {count} sandboxes beside one that took all of what they share found theirs"
-    return Outcome([Figure("quotas", what, "", served, count, at_least=True)], [])
+        for taker in takers:
+            taker.start()
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                served = sum(pool.map(one, range(count)))
+        finally:
+            done.set()
+            for taker in takers:
+                taker.join()
+    what = f"of {count} sandboxes beside those that took all of what they share found theirs"
+    figures = [Figure("quotas", what, "", served, count, at_least=True)]
+    longest = [max(series.samples, default=None) for series in waits]
+    for name, series, wait in zip(("passing", "watching"), waits, longest, strict=True):
+        figures.append(Figure(f"quotas_{name}", f"  longest {series.name}", "ms", wait, 2000))
+    return Outcome(figures, [series for series in waits if series.samples])
 
 
 def measure_many(settings: Settings, bubblewrap: Bubblewrap | None) -> Outcome:

@@ -26,6 +26,8 @@
  * give back. */
 #define ECHO_NS 2000000000u
 
+#define TAKEN_KEPT 512
+
 /* A command's count of what was written. Its process opens that itself: it may end before init could, and /proc/PID/io of
  * who has no memory any more is the host's root's (task_dump_owner() of fs/proc/base.c). */
 struct watched {
@@ -37,6 +39,11 @@ static struct watched *watched;
 static int introduction[2] = {-1, -1};
 static int memory_group = -1, kill_events = -1;
 static uint64_t file_size, kills_seen, killed_at; /* killed_at, 0: nobody was */
+static uint64_t taken_at;
+static enum ramet_limit taken;
+/* The last of them: with a million watches a process takes seconds to end. */
+static uint32_t taken_pids[TAKEN_KEPT];
+static unsigned taken_next;
 
 int
 causes_open(int memory)
@@ -191,6 +198,38 @@ died_of_memory(const struct ended *ended)
   return WIFEXITED(ended->status) && watcher && now - watcher < ECHO_NS;
 }
 
+void
+causes_take_back(enum ramet_limit limit, const uint32_t *pids, int count)
+{
+  taken = limit;
+  taken_at = loop_now();
+  if (count == 0)
+    kill(-1, SIGKILL);
+  for (int i = 0; i < count; i++)
+    if (pids[i] > 1 && kill((int)pids[i], SIGKILL) == 0)
+      taken_pids[taken_next++ % TAKEN_KEPT] = pids[i];
+}
+
+/* Asked once of each: after it is reaped its number may be another's. */
+static bool
+forget_taken(uint32_t pid)
+{
+  for (int i = 0; i < TAKEN_KEPT; i++)
+    if (taken_pids[i] == pid) {
+      taken_pids[i] = 0;
+      return true;
+    }
+  return false;
+}
+
+static uint32_t
+was_taken_back(int pid)
+{
+  if (!taken_at || (!forget_taken((uint32_t)pid) && loop_now() - taken_at >= ECHO_NS))
+    return 0;
+  return taken == RAMET_LIMIT_IN_FLIGHT ? RAMET_REACHED_IN_FLIGHT : RAMET_REACHED_EPOLL_WATCHES;
+}
+
 static bool
 is_full(const char *path)
 {
@@ -204,7 +243,7 @@ causes_reached(const struct ended *ended)
 {
   switch (signal_of(ended->status)) {
   case SIGKILL:
-    return died_of_memory(ended) ? RAMET_REACHED_MEMORY : 0;
+    return died_of_memory(ended) ? RAMET_REACHED_MEMORY : was_taken_back(ended->pid);
   case SIGXCPU:
     return time_watch_reached(&ended->usage) ? RAMET_REACHED_CPU : 0;
   case SIGXFSZ:

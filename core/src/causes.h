@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/resource.h>
 
+#include "ramet/protocol.h"
+
 struct ended {
   int pid, status; /* as wait(2) tells it */
   uint64_t wrote;  /* by it and what it waited for, if it was looked at */
@@ -26,6 +28,8 @@ void causes_introduce(void);
 void causes_watch(int pid);
 /* Somebody was killed, perhaps. */
 void causes_note(void);
+/* Kills those who hold too much of a share; without any everybody, at once. */
+void causes_take_back(enum ramet_limit limit, const uint32_t *pids, int count);
 /* Reaps one child like wait4(-1, ..., __WALL | WNOHANG), and before that looks at what is gone with it. */
 int causes_reap(struct ended *ended);
 /* enum ramet_reached */

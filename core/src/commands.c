@@ -202,6 +202,10 @@ exit_record_reason(const struct exit_record *record)
 enum ramet_limit
 exit_record_limit(const struct exit_record *record)
 {
+  if (record->reached & RAMET_REACHED_IN_FLIGHT && tells_of(record, SIGKILL))
+    return RAMET_LIMIT_IN_FLIGHT;
+  if (record->reached & RAMET_REACHED_EPOLL_WATCHES && tells_of(record, SIGKILL))
+    return RAMET_LIMIT_EPOLL_WATCHES;
   if (record->reached & RAMET_REACHED_CPU && tells_of(record, SIGXCPU))
     return RAMET_LIMIT_CPU_SECONDS;
   if (record->reached & RAMET_REACHED_FILE_SIZE && tells_of(record, SIGXFSZ))

@@ -28,6 +28,7 @@
 #include <time.h>
 
 #include "causes.h"
+#include "census.h"
 #include "cgroups.h"
 #include "commands.h"
 #include "confine.h"
@@ -696,6 +697,31 @@ handle_kill_command(const struct frame *frame, struct err *err)
 }
 
 static int
+handle_take_back(const struct frame *frame, struct err *err)
+{
+  static uint32_t pids[CENSUS_PIDS_MAX];
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  uint32_t limit = RAMET_LIMIT_NONE;
+  uint16_t tag;
+  int count = 0, more;
+
+  while ((more = attr_next(&walk, &tag, &value, err)) > 0) {
+    int bad = -1;
+    if (tag == RAMET_TAG_LIMIT)
+      bad = span_u32(value, &limit);
+    else if (tag == RAMET_TAG_PID && count < CENSUS_PIDS_MAX)
+      bad = span_u32(value, &pids[count++]);
+    if (bad < 0)
+      return err_field(err, "payload", "tag %u does not belong here", tag);
+  }
+  if (more < 0 || !limit)
+    return err_field(err, "limit", "is missing");
+  causes_take_back((enum ramet_limit)limit, pids, count);
+  return 0;
+}
+
+static int
 handle_connect(const struct frame *frame, struct err *err)
 {
   struct attr_walk walk = {frame->payload};
@@ -781,6 +807,8 @@ handle(struct frame *frame, struct err *err)
     return handle_connect(frame, err);
   case RAMET_INIT_KILL_COMMAND:
     return handle_kill_command(frame, err);
+  case RAMET_INIT_TAKE_BACK:
+    return handle_take_back(frame, err);
   case RAMET_INIT_END:
     /* The run's command dies of it too, and its end is told as any other. */
     if (run_pid)

@@ -28,6 +28,7 @@
 #include "log.h"
 #include "networks.h"
 #include "offers.h"
+#include "overuse.h"
 #include "pressure.h"
 #include "rootfs.h"
 #include "snapshot.h"
@@ -422,6 +423,7 @@ claim(struct sandbox *sandbox, const struct frame *frame, struct lane *lane, con
   sandbox->own_shm = plan->shm_bytes != 0;
   sandbox->disk = plan->disk_bytes;
   sandbox->wall_ns = plan->wall_ns;
+  overuse_expect(plan->command.uid);
   last_activity = sandbox->arrived = loop_now();
   if (plan->wall_ns && plan->wall_ns < UINT64_MAX - sandbox->arrived)
     deadline_set(&sandbox->deadline, sandbox->arrived + plan->wall_ns);
@@ -497,6 +499,7 @@ sandbox_spawn(struct frame *frame, struct err *err)
     started_failed(sandbox->id, frame->request, err);
     return -1;
   }
+  overuse_expect(plan.command.uid);
   handout_note_streams(sandbox, &plan.command, frame->fds);
   put_raw(&writer, frame->payload);
   if (frame_send(sandbox->channel, RAMET_INIT_SPAWN, frame->request, &writer, frame->fds, frame->fd_count) < 0) {
@@ -1251,7 +1254,7 @@ sandbox_reap(void)
       fork_process_stopped(pid);
       continue;
     }
-    if (snapshot_reaped(pid) || files_reaped(pid))
+    if (snapshot_reaped(pid) || files_reaped(pid) || overuse_reaped(pid))
       continue;
     bool found = false;
     for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)

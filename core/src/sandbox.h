@@ -43,6 +43,8 @@ struct sandbox {
   uint32_t status;
   uint64_t user_ns, system_ns, peak_bytes, disk_bytes, memory_peak;
   uint64_t shm_bytes, cpu_peak_ns;
+  uint64_t overuse_at; /* when something of it was killed last for what all share, and how often in a row */
+  unsigned overuses;
   uint64_t oom_kills; /* that were told with the end of a command */
   uint64_t memory, disk, wall_ns; /* its limits */
   uint64_t processes, quota; /* as well, for the totals */

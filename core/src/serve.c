@@ -17,6 +17,7 @@
 #include "log.h"
 #include "loop.h"
 #include "networks.h"
+#include "overuse.h"
 #include "pressure.h"
 #include "quotas.h"
 #include "rootfs.h"
@@ -160,6 +161,7 @@ setup(const struct serve_options *options, struct err *err)
       sandbox_setup(err) < 0 || networks_setup(err) < 0 || loop_setup(err) < 0 || take_signals(err) < 0)
     return -1;
   capture_setup();
+  overuse_setup();
   snapshot_memory_setup(options->snapshot_memory, options->spill);
   if (options->snapshot_ms)
     snapshot_allow(options->snapshot_ms);

@@ -13,6 +13,7 @@
 #include "lanes.h"
 #include "log.h"
 #include "loop.h"
+#include "overuse.h"
 #include "sandbox.h"
 #include "streamlog.h"
 #include "swap.h"
@@ -517,6 +518,7 @@ start(struct frame *frame, struct lane *lane, struct err *err)
   int result = plan.window ? make_terminal(one, sandbox, &plan, &far[0], err) : make_pipes(one, &plan, far, err);
   if (result == 0)
     result = pass_to_init(one, sandbox, frame, far, err);
+  overuse_expect(plan.command.uid);
   for (int i = 0; i < 3; i++)
     close_fd(&far[i]);
   if (result < 0) {

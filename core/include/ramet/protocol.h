@@ -127,6 +127,7 @@ enum ramet_kind {
   RAMET_INIT_SIGNAL = 69, /* a signal to a command's process group */
   RAMET_INIT_CONNECT = 73, /* to a port of the loopback */
   RAMET_INIT_KILL_COMMAND = 72, /* every process of a command */
+  RAMET_INIT_TAKE_BACK = 74, /* kill those who hold too much of what all sandboxes share; without PID everybody */
   RAMET_INIT_END = 68, /* kill everything inside now; of RUN the end of the command is told as ever */
   /* init to core */
   RAMET_INIT_PREPARED = 80,
@@ -413,6 +414,8 @@ enum ramet_reached {
   RAMET_REACHED_FILE_SIZE = 4, /* it, and what it waited for, had written as much as one file may have */
   RAMET_REACHED_DISK = 8, /* nothing more could be written to the root */
   RAMET_REACHED_SHM = 16, /* or to a /dev/shm of its own */
+  RAMET_REACHED_IN_FLIGHT = 32, /* somebody had just been killed who had too many descriptors in flight */
+  RAMET_REACHED_EPOLL_WATCHES = 64, /* or watches of epoll */
 };
 
 /* The limit whose being reached goes with the signal that a command, or by a shell's exit code what it waited for, died
@@ -423,6 +426,8 @@ enum ramet_limit {
   RAMET_LIMIT_FILE_SIZE = 2,
   RAMET_LIMIT_DISK = 3,
   RAMET_LIMIT_SHM = 4,
+  RAMET_LIMIT_IN_FLIGHT = 5, /* descriptors in unix sockets */
+  RAMET_LIMIT_EPOLL_WATCHES = 6,
 };
 
 /* Named steps. A failure carries the step and errno; RAMET_TAG_FAULT makes one fail on purpose. */

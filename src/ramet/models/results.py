@@ -115,7 +115,8 @@ class CommandResult:
     `limit` names the limit that ended it, where that is known, `limit_value` is what it was, and `peak` what
     was used of it, if measured. Shells end with 128+n when signal n ended what they waited for: with such a
     code of a limit's signal `reason` is ``exit``, and `limit` names that limit if it was reached. Without
-    `limit` nobody knows whether a signal, or such a code, was the program's own.
+    `limit` nobody knows whether a signal, or such a code, was the program's own. `limit_value` is None for
+    ``descriptors_in_flight`` and ``epoll_watches``: all sandboxes share these, and this one had most.
 
     `duration_ms` counts from the request's arrival in core to the end of the command, `setup_ms` to its exec.
     `enforced_by` tells the mechanism behind each limit. `lingering` is true when a process could not be
@@ -282,7 +283,8 @@ def _value_of(limit: str | None, end: RunEnd, limits: Limits) -> float | None:
         return None
     # Core says what it was: a default may be more than the machine has, and a `timeout` is no limit of those.
     told = {"memory": end.memory_limit, "disk": end.disk_limit, "wall": end.wall}.get(limit)
-    return told or getattr(limits, limit)
+    # What all sandboxes share is no limit of this one.
+    return told or getattr(limits, limit, None)
 
 
 def signal_name(number: int) -> str:

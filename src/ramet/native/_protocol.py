@@ -99,6 +99,7 @@ INIT_RUN = 67
 INIT_SIGNAL = 69
 INIT_CONNECT = 73
 INIT_KILL_COMMAND = 72
+INIT_TAKE_BACK = 74
 INIT_END = 68
 INIT_PREPARED = 80
 INIT_ENTERED = 81
@@ -287,6 +288,8 @@ REACHED_CPU = 2
 REACHED_FILE_SIZE = 4
 REACHED_DISK = 8
 REACHED_SHM = 16
+REACHED_IN_FLIGHT = 32
+REACHED_EPOLL_WATCHES = 64
 
 # enum ramet_limit
 LIMIT_NONE = 0
@@ -294,6 +297,8 @@ LIMIT_CPU_SECONDS = 1
 LIMIT_FILE_SIZE = 2
 LIMIT_DISK = 3
 LIMIT_SHM = 4
+LIMIT_IN_FLIGHT = 5
+LIMIT_EPOLL_WATCHES = 6
 
 # enum ramet_step
 STEP_NONE = 0
@@ -457,6 +462,7 @@ KIND_NAMES = MappingProxyType(
         69: "init_signal",
         73: "init_connect",
         72: "init_kill_command",
+        74: "init_take_back",
         68: "init_end",
         80: "init_prepared",
         81: "init_entered",

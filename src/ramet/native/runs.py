@@ -38,6 +38,8 @@ _LIMITS = {
     p.LIMIT_FILE_SIZE: "file_size",
     p.LIMIT_DISK: "disk",
     p.LIMIT_SHM: "shm",
+    p.LIMIT_IN_FLIGHT: "descriptors_in_flight",
+    p.LIMIT_EPOLL_WATCHES: "epoll_watches",
 }
 ENDED = Numbers(
     {
