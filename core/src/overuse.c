@@ -255,7 +255,7 @@ overuse_reaped(int pid)
   conclude(kind);
   if (kind == &in_flight)
     suspected = false;
-  else
+  else if (kind->report->complete) /* else what has grown is still to be counted */
     kernel_memory = 0;
   return true;
 }
