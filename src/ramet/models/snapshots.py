@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ramet.errors import InvalidRequest
@@ -190,3 +190,12 @@ class SnapshotList:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """From JSON."""
         return cls(tuple([Snapshot.from_wire(one) for one in data["snapshots"]]))
+
+
+def paused_as(name: str, known: Iterable[Snapshot]) -> Snapshot | None:
+    """The state that a sandbox was paused to: of this name, or the latest of a sandbox of this id or name."""
+    paused = [one for one in known if PAUSED in one.metadata]
+    of_it = [one for one in paused if name in {one.sandbox, one.metadata[PAUSED]}]
+    return next((one for one in paused if one.name == name), None) or max(
+        of_it, key=lambda one: one.created, default=None
+    )

@@ -10,7 +10,7 @@ import pytest
 
 import ramet
 from ramet.client import sandboxes
-from ramet.errors import DaemonLost
+from ramet.errors import DaemonLost, RametError
 from system._daemons import PATIENCE_S, kill_hard, marked, none_left, wait_gone
 from system.sandbox._repl import PYTHON, ask, tell
 
@@ -261,6 +261,20 @@ def test_what_a_sandbox_uses_is_told():
         assert after.user_ms + after.system_ms > before.user_ms + before.system_ms
         assert after.memory_bytes > before.memory_bytes > 0
         made.commands.forget()
+
+
+def test_a_paused_sandbox_goes_on_by_its_own_name_or_id_as_well():
+    with ramet.Sandbox(command=PYTHON, name="sleeper") as made:
+        ask(made, "exec('x = 1')")
+        made.pause("elsewhere")
+    with ramet.Sandbox.resume("sleeper") as again:
+        assert (again.name, ask(again, "x")) == ("sleeper", "1")
+        again.pause("elsewhere")
+    with ramet.Sandbox.resume(again.id) as once_more:
+        assert (once_more.name, ask(once_more, "x")) == ("sleeper", "1")
+    assert ramet.snapshots.list() == ()
+    with pytest.raises(RametError, match="no snapshot 'sleeper'"):
+        ramet.Sandbox.resume("sleeper")
 
 
 def test_a_paused_sandbox_goes_on_where_it_was_under_its_name():

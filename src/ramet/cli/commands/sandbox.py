@@ -343,7 +343,7 @@ def _draw(found: Sequence[SandboxInfo], *, ended: bool, filters: dict[str, Any],
 def _row(one: SandboxInfo) -> tuple[str, ...]:
     from ramet.cli.render import age
 
-    command = " ".join(one.command).replace("\n", " ")
+    # How a kernel is started is nothing that anybody has written.
+    command = f"({one.kernel.name} kernel)" if one.kernel else " ".join(one.command).replace("\n", " ")
     state = one.how_it_ended() or ("running" if one.detached else "running, owned")
-    until = time.time() if one.ended is None else one.ended
-    return one.id, one.name or "", one.parent or "", age(until - one.created), state, f"{command:.60}"
+    return one.id, one.name or "", one.parent or "", age(time.time() - one.created), state, f"{command:.60}"

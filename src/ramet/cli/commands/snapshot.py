@@ -112,7 +112,9 @@ def pause(
 
 
 def resume(
-    name: str | None = typer.Argument(None, metavar="SNAPSHOT", help="What ramet sandbox pause printed."),
+    name: str | None = typer.Argument(
+        None, metavar="SNAPSHOT", help="What ramet sandbox pause printed, or the sandbox as it was called."
+    ),
     ttl: str | None = TTL,
     timeout: str | None = TIMEOUT,
     as_json: bool = JSON,

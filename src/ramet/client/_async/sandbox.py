@@ -48,7 +48,7 @@ from ramet.models.names import check_environment, check_name, check_text, near
 from ramet.models.results import Captured, CommandResult
 from ramet.models.runs import Python
 from ramet.models.sandboxes import KernelRef, Metrics, SandboxInfo, SandboxRequest
-from ramet.models.snapshots import BUILT_IN, PAUSED, Snapshot, SnapshotRequest
+from ramet.models.snapshots import BUILT_IN, PAUSED, Snapshot, SnapshotRequest, paused_as
 
 if TYPE_CHECKING:
     from ramet.client._forks import Forking
@@ -879,18 +879,21 @@ class AsyncSandbox(Opening):
     async def resume(cls, paused: str | Snapshot, **options: Any) -> Self:
         """Go on from where `pause` kept a sandbox: a fork of that state, which is not kept any more.
 
-        `options` are those of a fork: `detach`, `ttl`, `timeout`, `limits`, `client` and so on.
+        `paused` is that state, its name, or the id or name that the sandbox had: the latest state of it, if
+        several are kept. `options` are those of a fork: `detach`, `ttl`, `timeout`, `limits`, `client` and so
+        on.
         """
         from ramet.client._async import snapshots
 
         client = options.get("client")
         name = paused.name if isinstance(paused, Snapshot) else paused
-        known = [one for one in await snapshots.list(client=client) if one.name == name]
-        if known and PAUSED in known[0].metadata:
-            options.setdefault("name", known[0].metadata[PAUSED] or None)
+        state = paused_as(name, await snapshots.list(client=client))
+        if state is not None:
+            name = state.name
+            options.setdefault("name", state.metadata[PAUSED] or None)
         resumed = cls(name, **options)
         await resumed.start()
-        if known and PAUSED in known[0].metadata:
+        if state is not None:
             try:
                 await snapshots.remove(name, client=client)
             except BaseException:

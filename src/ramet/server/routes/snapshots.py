@@ -113,7 +113,7 @@ async def delete_snapshot(
         raise InvalidRequest.of("tag", f"there is no snapshot {tag!r}", code="unknown_snapshot")
     upon = dependents(tag, found)
     if upon and not (cascade or force):
-        text = f"{', '.join(upon)} build upon {tag}"
+        text = f"{', '.join(upon)} build{'s' if len(upon) == 1 else ''} upon {tag}"
         raise InvalidRequest.of("tag", text, code="has_dependents", hint="cascade=true removes them too")
     for name in (*(reversed(upon) if cascade else ()), tag):
         await tenant.remove_snapshot(name, force=force)
