@@ -420,7 +420,7 @@ def test_a_full_disk_of_the_host_is_told_by_name(files, place, tmp_path, monkeyp
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     files.write(f"{place}/file", "x")
-    monkeypatch.setattr("ramet.client._sync.files.new_local", lambda _: Full())
+    monkeypatch.setattr("ramet.client._sync.files.new_local", lambda *_: Full())
     with pytest.raises(ramet.InvalidRequest) as caught:
         files.download(f"{place}/file", tmp_path / "file")
     assert (caught.value.field, caught.value.code) == ("local", "no_space")
