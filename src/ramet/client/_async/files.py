@@ -515,11 +515,13 @@ class AsyncFiles:
                         if recursive and event.kind == "overflow":
                             # Directories that came meanwhile have not been watched.
                             await self._watch_below(link, [full], places)
+                        inside: tuple[FileInfo, ...] = ()
+                        if recursive and event.is_dir and event.kind in {"created", "moved_to"}:
+                            # Before it is told: what its reader does there then is heard.
+                            inside = await self._watch_below(link, [event.path], places)
                         yield event
                         told.discard(event.path)
-                        if not (recursive and event.is_dir and event.kind in {"created", "moved_to"}):
-                            continue
-                        for one in await self._watch_below(link, [event.path], places):
+                        for one in inside:
                             if event.kind == "created" and one.path not in told:
                                 told.add(one.path)
                                 yield FileEvent("created", one.path, one.is_dir)
