@@ -13,7 +13,9 @@
 
 #include "tap.h"
 
-#define SENT 200
+#include "rights.h"
+
+#define SENT SENT_MAX
 
 static int ready[2];
 static struct census_report *report;
@@ -24,24 +26,6 @@ stay(void)
   NEED(write(ready[1], "x", 1) == 1);
   for (;;)
     pause();
-}
-
-static void
-send_copies(int socket, int descriptor, int count)
-{
-  char control[CMSG_SPACE(sizeof(int) * SENT)] __attribute__((aligned(8))) = {0};
-  char byte = 0;
-  struct iovec iov = {&byte, 1};
-  struct msghdr message = {.msg_iov = &iov,
-                           .msg_iovlen = 1,
-                           .msg_control = control,
-                           .msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)count)};
-  struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-
-  *rights = (struct cmsghdr){CMSG_LEN(sizeof(int) * (size_t)count), SOL_SOCKET, SCM_RIGHTS};
-  for (int i = 0; i < count; i++)
-    memcpy(CMSG_DATA(rights) + (size_t)i * sizeof descriptor, &descriptor, sizeof descriptor);
-  NEED(sendmsg(socket, &message, 0) == 1);
 }
 
 static int

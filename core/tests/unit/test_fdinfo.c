@@ -8,6 +8,8 @@
 
 #include "tap.h"
 
+#include "rights.h"
+
 #define TEXT                                                                                                       \
   "pos:\t0\nflags:\t02\ntfd:        4 events: 1\ntfd:        5 events: 1\ntfdx: 6\nxtfd: 7\ntfd 8\n tfd: "         \
   "9\ntfd:\n"
@@ -59,30 +61,14 @@ what_is_no_number_is_none(void)
 }
 
 static void
-send_descriptors(int socket, int count)
-{
-  char control[CMSG_SPACE(sizeof(int) * 8)] __attribute__((aligned(8))) = {0};
-  char byte = 0;
-  struct iovec iov = {&byte, 1};
-  struct msghdr message = {.msg_iov = &iov,
-                           .msg_iovlen = 1,
-                           .msg_control = control,
-                           .msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)count)};
-  struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-
-  *rights = (struct cmsghdr){CMSG_LEN(sizeof(int) * (size_t)count), SOL_SOCKET, SCM_RIGHTS};
-  NEED(sendmsg(socket, &message, 0) == 1);
-}
-
-static void
 the_kernel_tells_of_descriptors_that_wait_in_a_socket(void)
 {
   int ends[2];
 
   NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   CHECK(fdinfo_in_flight(getpid(), ends[1]) == 0);
-  send_descriptors(ends[0], 3);
-  send_descriptors(ends[0], 2);
+  send_copies(ends[0], 0, 3);
+  send_copies(ends[0], 0, 2);
   CHECK(fdinfo_in_flight(getpid(), ends[1]) == 5);
   CHECK(fdinfo_in_flight(getpid(), ends[0]) == 0);
   close(ends[0]);

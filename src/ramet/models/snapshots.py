@@ -193,9 +193,14 @@ class SnapshotList:
 
 
 def paused_as(name: str, known: Iterable[Snapshot]) -> Snapshot | None:
-    """The state that a sandbox was paused to: of this name, or the latest of a sandbox of this id or name."""
-    paused = [one for one in known if PAUSED in one.metadata]
-    of_it = [one for one in paused if name in {one.sandbox, one.metadata[PAUSED]}]
-    return next((one for one in paused if one.name == name), None) or max(
-        of_it, key=lambda one: one.created, default=None
-    )
+    """The state that a sandbox was paused to: of this name, or the latest of a sandbox of this id or name.
+
+    None also where a snapshot has this name that nobody paused to.
+    """
+    latest: Snapshot | None = None
+    for one in known:
+        if one.name == name:
+            return one if PAUSED in one.metadata else None
+        if PAUSED in one.metadata and name in {one.sandbox, one.metadata[PAUSED] or one.sandbox}:
+            latest = one if latest is None or one.created > latest.created else latest
+    return latest

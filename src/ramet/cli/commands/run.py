@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import typer
 
@@ -11,9 +11,6 @@ from ramet.cli._command import LITERAL
 from ramet.cli._results import json_of, passed
 from ramet.cli._streams import has_input
 from ramet.errors import InvalidRequest, RametError
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(

@@ -24,8 +24,9 @@ from ramet.models.names import check_environment, check_text
 READY_S = 30.0
 """A kernel that has not said that it is ready by then is given up."""
 INTERRUPT_S = 2.0
-INTERRUPTS = 2
 """What runs has so long to heed an interrupt after its time was up; then the sandbox is ended."""
+INTERRUPTS = 2
+"""So many are sent in that time."""
 END_S = 15.0
 QUIET_S = 0.004
 """What writes more than a pipe holds waits so long, once: from then on its output is watched."""
