@@ -72,7 +72,7 @@ def test_a_web_socket_carries_both_ways(server: Server, api: httpx.Client, shell
         async with websockets.connect(url, additional_headers=headers) as talk:
             await talk.send(json.dumps({"stdin": base64.b64encode(b"there and back").decode()}))
             found.append(json.loads(await talk.recv()))
-            for wrong in ("no json", "[]", '{"stdin": "!"}'):
+            for wrong in ("no json", "[]", "[" * 100_000, '{"stdin": "!"}', '{"kil": true}'):
                 await talk.send(wrong)
                 assert json.loads(await talk.recv())["event"] == "error"
             await talk.send(json.dumps({"eof": True}))

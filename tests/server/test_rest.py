@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from ramet.server.following import BEAT_S
-from server._server import ALICE_READS, ALICE_RUNS, PATIENCE_S, Server, refusal, told
+from server._server import ALICE_READS, ALICE_RUNS, PATIENCE_S, TOKENS, Server, refusal, told
 
 FORKD = {
     "id", "snapshot_tag", "netns", "guest_addr", "created_at_unix", "pid", "memory_limit_mib", "has_branched",
@@ -56,10 +56,6 @@ def test_spawn_makes_n_of_one_snapshot_each_with_a_network_of_its_own(api: httpx
     assert all(one.keys() >= FORKD and one["memory_limit_mib"] == 256 for one in made)
     listed = told(api.get("/v1/sandboxes"), 200)
     assert {one["id"] for one in made} <= {one["id"] for one in listed}
-    page = api.get("/v1/sandboxes?limit=1")
-    after = page.headers["x-next-after"]
-    assert told(page, 200)[0]["id"] == after
-    assert after not in {one["id"] for one in told(api.get(f"/v1/sandboxes?after={after}"), 200)}
     end(api, made)
     refusal(api.get(f"/v1/sandboxes/{made[0]['id']}"), 404)
     assert told(api.get(f"/v1/sandboxes/{made[0]['id']}?ended=true"), 200)["end"]["reason"] == "killed"
@@ -152,6 +148,89 @@ def test_what_others_build_upon_is_removed_only_on_request(
     child = told(api.post("/v1/sandboxes", json={"snapshot_tag": "upon"}), 201)
     told(api.delete("/v1/snapshots/upon"), 204)
     end(api, made + child)
+
+
+def test_what_was_removed_by_force_still_joins_those_above_and_below_it(
+    api: httpx.Client, shell: str, snapshot: str
+) -> None:
+    own, made = shell, []
+    for tag in ("middle", "top"):
+        of = snapshot if tag == "middle" else "middle"
+        (one,) = told(api.post("/v1/sandboxes", json={"snapshot_tag": of}), 201)
+        made.append(one)
+        told(api.post(f"/v1/sandboxes/{one['id']}/branch", json={"tag": tag}), 201)
+    told(api.delete("/v1/snapshots/middle?force=true"), 204)
+    top = told(api.get("/v1/snapshots/top/info"), 200)
+    assert (top["ancestors"], top["chain_depth"]) == ([snapshot, "middle"], 2)
+    assert told(api.get(f"/v1/snapshots/{snapshot}/info"), 200)["dependents"] == ["top"]
+    again = refusal(api.post(f"/v1/sandboxes/{own}/branch", json={"tag": "middle"}), 409)
+    assert (again["code"], "removed by force" in again["error"]) == ("name_taken", True)
+    refused = refusal(api.delete(f"/v1/snapshots/{snapshot}"), 409)
+    assert (refused["code"], "middle" in refused["error"]) == ("has_dependents", False)
+    told(api.delete(f"/v1/snapshots/{snapshot}?cascade=true"), 204)
+    assert not {snapshot, "middle", "top"} & {one["tag"] for one in told(api.get("/v1/snapshots"), 200)}
+    for one in made:  # what was forked goes on without what it was forked from
+        answer = told(api.post(f"/v1/sandboxes/{one['id']}/exec", json={"args": ["echo", "up"]}), 200)
+        assert answer["stdout"] == "up\n"
+    for tag in (snapshot, "middle"):  # the names are free again
+        told(api.post(f"/v1/sandboxes/{own}/branch", json={"tag": tag}), 201)
+    told(api.delete("/v1/snapshots/middle"), 204)
+    end(api, made)
+
+
+def test_a_built_in_template_goes_with_what_builds_upon_it_or_stays(server: Server) -> None:
+    # A tenant of its own, as it takes a template away that all tests of another share.
+    carol = "carol-token-0123456789"
+    tokens = f'{TOKENS}[tenants.carol]\ntokens = [{{ token = "{carol}" }}]\n'
+    with server.with_tokens(tokens), server.client(carol) as api:
+        (made,) = told(api.post("/v1/sandboxes", json={"snapshot_tag": "python"}), 201)
+        told(api.post(f"/v1/sandboxes/{made['id']}/branch", json={"tag": "upon"}), 201)
+        for query in ("", "?force=true"):
+            refused = refusal(api.delete(f"/v1/snapshots/python{query}"), 409)
+            assert (refused["code"], "upon" in refused["error"]) == ("has_dependents", True)
+        told(api.delete("/v1/snapshots/python?cascade=true"), 204)
+        refusal(api.get("/v1/snapshots/upon/info"), 404)
+        answer = told(api.post(f"/v1/sandboxes/{made['id']}/eval", json={"code": "6 * 7"}), 200)
+        assert answer["result"] == "42"
+        end(api, [made])
+
+
+def test_a_walk_over_pages_meets_each_once_though_those_it_met_have_ended(api: httpx.Client) -> None:
+    (first,) = told(api.post("/v1/sandboxes", json={"command": ["sleep", "1000"]}), 201)
+    told(api.post(f"/v1/sandboxes/{first['id']}/branch", json={"tag": "paged"}), 201)
+    made = told(api.post("/v1/sandboxes", json={"snapshot_tag": "paged", "n": 10}), 201)
+    met: list[str] = []
+    after, last = f"&after={first['id']}", ""
+    while after:
+        page = api.get(f"/v1/sandboxes?limit=3{after}")
+        rows = told(page, 200)
+        assert int(page.headers["x-total-count"]) >= len(rows)
+        met += [one["id"] for one in rows]
+        last = page.headers.get("x-next-after", "")
+        after = last and f"&after={last}"
+        end(api, rows)
+        if first:  # so that the walk begins after one that lives, and goes on after ones that do not
+            end(api, [first])
+            first = {}
+    assert sorted(met) == sorted(one["id"] for one in made)
+    (late,) = told(api.post("/v1/sandboxes", json={"snapshot_tag": "paged"}), 201)
+    rows = told(api.get(f"/v1/sandboxes?after={met[-1]}"), 200)  # an id serves for as long as it is known
+    assert [one["id"] for one in rows] == [late["id"]]
+    end(api, [late])
+    for wrong in ("nothing", "nan~x", "x~x", "inf~x"):
+        assert refusal(api.get(f"/v1/sandboxes?after={wrong}"), 400)["field"] == "after"
+    tags: list[str] = []
+    after = "&after="
+    while after:
+        page = api.get(f"/v1/snapshots?limit=2{after}")
+        tags += [one["tag"] for one in told(page, 200)]
+        after = page.headers.get("x-next-after", "")
+        after = after and f"&after={after}"
+        if "paged" in tags:
+            api.delete("/v1/snapshots/paged")
+    assert "paged" in tags
+    assert tags == sorted(set(tags))
+    refusal(api.delete("/v1/snapshots/paged"), 404)
 
 
 def test_a_sandbox_is_rolled_back_under_its_id(api: httpx.Client) -> None:

@@ -72,6 +72,7 @@ def test_a_terminal_is_typed_into_resized_and_tells_how_it_ended(
                 ({"resize": [0, 1]}, "size"),
                 ({"resize": 5}, "resize"),
                 ({"input": "!"}, "input"),
+                ({"kill": True, "keys": ""}, "keys"),
             ):
                 await talk.send(**wrong)
                 while (await talk.next())["event"] != "error":

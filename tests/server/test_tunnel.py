@@ -211,6 +211,16 @@ def test_what_is_new_goes_where_there_is_room_and_forks_stay_at_home(server: Ser
                     assert again.commands.run("echo out").stdout == "out\n"
                 child.kill()
                 child.let_go()
+                # The one that cannot be asked may have it.
+                with pytest.raises(ramet.DaemonLost) as absent:
+                    ramet.Sandbox.connect("of-nobody", client=client)
+                assert absent.value.code == "server_unreachable"
+                with (
+                    ramet.connect([small.url, server.url], ALICE, select=False) as all_there,
+                    pytest.raises(ramet.InvalidRequest) as unknown,
+                ):
+                    ramet.Sandbox.connect("of-nobody", client=all_there)
+                assert unknown.value.code == "unknown_sandbox"
             finally:
                 for one in made:
                     one.kill()

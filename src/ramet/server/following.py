@@ -168,10 +168,7 @@ async def _obey_all(
             text = await heard.get()
             if text is None:
                 return
-            message = json.loads(text)
-            if not isinstance(message, dict):
-                raise InvalidRequest("malformed", "a message is an object")
-            await obey(message)
+            await obey(_message_of(text))
         except (WebSocketDisconnect, RuntimeError):
             return
         except RametError as error:
@@ -179,6 +176,23 @@ async def _obey_all(
         except ValueError as error:
             told_error = InvalidRequest("malformed", f"not what a message is: {error}")
             await websocket.send_json({"event": "error", **body_of(told_error)})
+
+
+def _message_of(text: str | bytes) -> dict[str, Any]:
+    """Raises InvalidRequest, ValueError."""
+    try:
+        message = json.loads(text)
+    except RecursionError:
+        raise InvalidRequest("malformed", "brackets are within brackets too often") from None
+    if not isinstance(message, dict):
+        raise InvalidRequest("malformed", "a message is an object")
+    return message
+
+
+def check_known(message: dict[str, Any], known: frozenset[str]) -> None:
+    """That all of a message is heeded. Raises InvalidRequest."""
+    if unknown := message.keys() - known:
+        raise InvalidRequest.of(f"{min(unknown):.80}", f"is none of {', '.join(sorted(known))}")
 
 
 async def _next_text(websocket: WebSocket) -> str | bytes | None:

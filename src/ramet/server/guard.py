@@ -36,6 +36,8 @@ LARGE_BODIES = "/files/content"
 """Where requests end whose body is a file."""
 BESIDE_STREAMS = 500
 """Requests of a tenant that may be under way beside its streams."""
+BODY_PACE = 500
+"""Bytes a second that a body has to come with, once its time has passed."""
 PATH_NOTED = 1024
 """Characters of a path in the audit log: who has no token can have lines written, too."""
 
@@ -372,6 +374,7 @@ class _Body:
         large = scope["path"].endswith(LARGE_BODIES)
         self._most = settings.file_max if large else settings.body_max
         self._patience = settings.body_s
+        self._waited = 0.0
         self._receive = receive
         self._size = 0
         self._over = False
@@ -382,11 +385,15 @@ class _Body:
     async def __call__(self) -> Message:
         if self._over:
             return await self._receive()
+        # A byte now and then is as good as none: all of the waiting counts, and what came in it.
+        allowed = self._patience + self._size / BODY_PACE - self._waited
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(max(0.0, min(self._patience, allowed))):
                 message = await self._receive()
         except TimeoutError:
             raise Refused(408, "slow_body", "the rest of the body did not come in time") from None
+        self._waited += time.monotonic() - began
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             self._over = not message.get("more_body", False)

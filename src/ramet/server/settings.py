@@ -21,7 +21,8 @@ class Settings:
     `data` is where tenants' sandboxes are met and their snapshots are kept. `ttl` is how long a sandbox lives
     that nobody asks for anything, unless its maker says otherwise. `roots` are directories of the host that
     an administrator may name as a root. `body_max` bounds requests but those that write files, `file_max`
-    those. `head_s` is the time for a request's head, `body_s` for each next piece of its body.
+    those. `head_s` is the time for a request's head, `body_s` for each next piece of its body, and
+    for all of it that comes slower than `guard.BODY_PACE`.
     """
 
     data: str

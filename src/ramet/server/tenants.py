@@ -200,6 +200,10 @@ class Tenant:
         public = await self.public.all()
         return (*own, *[shown_as(one, name) for name, one in public.items() if name not in names])
 
+    async def chains(self) -> dict[str, Snapshot]:
+        """By name all that is seen and what is kept for others alone, so also what each builds upon."""
+        return {one.name: one for one in (*await self.seen(), *await self._kept())}
+
     async def is_public(self, tag: str) -> bool:
         """Whether it is a public template, and none of the tenant's own."""
         return self.public is not None and tag in await self.public.all() and not is_in(self.store, tag)
@@ -218,6 +222,11 @@ class Tenant:
             raise InvalidRequest.of(field, f"begins with {RESERVED!r}, which is the server's")
         if await self.is_public(check_name(tag, field)):
             raise InvalidRequest.of(field, f"there is a public template {tag!r}", code="name_taken")
+        if tag in self._removed:
+            raise InvalidRequest.of(
+                field, f"{tag!r} was removed by force, and is kept for what builds upon it",
+                code="name_taken", hint="take another name, or compact or remove what builds upon it",
+            )  # fmt: skip
         return tag
 
     async def _kept(self) -> tuple[Snapshot, ...]:

@@ -35,7 +35,11 @@ def serve(
     branch_concurrency: int = typer.Option(4, "--branch-concurrency", help="Snapshots at once, per tenant."),
     connections: int = typer.Option(4096, "--connections", help="Connections at once."),
     head_timeout: float = typer.Option(10.0, "--head-timeout", help="Seconds for a request's head."),
-    body_timeout: float = typer.Option(30.0, "--body-timeout", help="Seconds for the next piece of a body."),
+    body_timeout: float = typer.Option(
+        30.0,
+        "--body-timeout",
+        help="Seconds for the next piece of a body, and for all that is slower than 500 bytes a second.",
+    ),
     stop_timeout: float = typer.Option(
         30.0, "--stop-timeout", help="Seconds that a stop waits for requests."
     ),

@@ -79,6 +79,7 @@ class AsyncSpread(AsyncClient):
     async def _at_home(self, key: str, ask: Task[AsyncClient, T]) -> T:
         known = self._homes.get(key)
         unknown: RametError | None = None
+        absent: RametError | None = None
         for member in self.members if known is None else (known, *self.members):
             try:
                 answer = await ask(member)
@@ -90,12 +91,14 @@ class AsyncSpread(AsyncClient):
             except DaemonLost as error:
                 if error.code != "server_unreachable":
                     raise
-                unknown = unknown or error
+                absent = absent or error
                 continue
             self._know(key, member)
             return answer
-        assert unknown is not None  # noqa: S101  there are servers
-        raise unknown
+        # Who could not be asked may have it: that none of the others has it does not say that there is none.
+        missing = absent or unknown
+        assert missing is not None  # noqa: S101  there are servers
+        raise missing
 
     def _know(self, key: str, member: AsyncClient) -> None:
         self._homes.pop(key, None)

@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from ramet.client._async.commands import AsyncCommand
 from ramet.errors import InvalidRequest, RametError, WaitTimeout
 from ramet.server import following, schemas
-from ramet.server.following import Pieces, ServerSent, Told, bytes_of, written
+from ramet.server.following import Pieces, ServerSent, Told, bytes_of, check_known, written
 from ramet.server.routes.common import ERRORS, Asker, Json, Key, Who, heard, identity_of, tenant_of, text_of
 from ramet.server.tenants import Tenant
 
@@ -160,6 +160,9 @@ async def _pieces(command: AsyncCommand) -> Pieces:
         yield name, data
 
 
+_SAID = frozenset({"stdin", "eof", "signal", "kill"})
+
+
 @router.websocket("/{process_id}/ws")
 async def converse(websocket: WebSocket, sandbox_id: str, process_id: int) -> None:
     """The same events as JSON text, and the other way ``stdin`` (base64), ``eof``, ``signal``, ``kill``."""
@@ -176,6 +179,7 @@ async def converse(websocket: WebSocket, sandbox_id: str, process_id: int) -> No
 
 
 async def _obey(message: dict[str, Any], command: AsyncCommand) -> None:
+    check_known(message, _SAID)
     if (data := bytes_of(message, "stdin")) is not None:
         await command.send(data)
     if message.get("eof"):

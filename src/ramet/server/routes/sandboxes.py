@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -50,7 +51,8 @@ async def list_sandboxes(
     tenant: Asker,
     limit: Annotated[int | None, Query(ge=1, le=1000, description="At most so many.")] = None,
     after: Annotated[
-        str | None, Query(description="Those after this id: the last of the page before.")
+        str | None,
+        Query(description="Those made after this one: the header X-Next-After of the page before, or an id."),
     ] = None,
     ended: Annotated[bool, Query(description="Also those that ended in the last minutes.")] = False,
     parent: str | None = None,
@@ -59,15 +61,44 @@ async def list_sandboxes(
     """Those that live, the oldest first."""
     found = await tenant.told(ended=ended, parent=parent, name=name)
     headers = {"x-total-count": str(len(found))}
+    if after is not None or limit is not None:
+        found.sort(key=_place_of)
     if after is not None:
-        place = next((at for at, one in enumerate(found) if one["id"] == after), None)
-        if place is None:
-            raise InvalidRequest.of("after", f"{after!r:.80} is no sandbox of this list any more")
-        found = found[place + 1 :]
+        place = _said(after) or await _found_again(tenant, after)
+        found = [one for one in found if _place_of(one) > place]
     if limit is not None and len(found) > limit:
         found = found[:limit]
-        headers["x-next-after"] = found[-1]["id"]
+        headers["x-next-after"] = "{!r}~{}".format(*_place_of(found[-1]))
     return Response(shown.page(tenant, found), headers=headers, media_type="application/json")
+
+
+def _place_of(told: Mapping[str, Any]) -> tuple[float, str]:
+    """Where it is in the list. A page goes on from there also when that one has ended."""
+    return told["created"], told["id"]
+
+
+def _said(after: str) -> tuple[float, str] | None:
+    """The place that a page before told. Raises InvalidRequest."""
+    created, between, number = after.partition("~")
+    if not between:
+        return None
+    try:
+        made = float(created)
+    except ValueError:
+        made = math.nan
+    if not math.isfinite(made):
+        raise InvalidRequest.of("after", f"{after!r:.80} is nothing that a page told")
+    return made, number
+
+
+async def _found_again(tenant: Tenant, number: str) -> tuple[float, str]:
+    """The place of a sandbox that lives or has ended lately. Raises InvalidRequest."""
+    known = await tenant.told(ended=True)
+    found = next((one for one in known if one["id"] == number), None)
+    if found is None:
+        text = f"{number!r:.80} is no sandbox that is known"
+        raise InvalidRequest.of("after", text, hint="go on from the X-Next-After of the page before")
+    return _place_of(found)
 
 
 @router.post("/sandboxes", status_code=201, response_model=list[schemas.SandboxInfo])

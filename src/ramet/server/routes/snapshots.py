@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -38,8 +38,14 @@ WRITING: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/snapshots", response_model=list[schemas.SnapshotInfo], response_model_exclude_none=True)
-async def list_snapshots(tenant: Asker) -> Response:
-    """All of them, and the templates."""
+async def list_snapshots(
+    tenant: Asker,
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="At most so many.")] = None,
+    after: Annotated[
+        str | None, Query(description="Those after this tag: the header X-Next-After of the page before.")
+    ] = None,
+) -> Response:
+    """All of them, and the templates, by their tags."""
     own = {one.name for one in await tenant.snapshots()}
     rows = {
         shown.tag_of_snapshot(one): shown.snapshot(one, public=one.name not in own)
@@ -47,7 +53,12 @@ async def list_snapshots(tenant: Asker) -> Response:
     }
     for tag in BUILT_IN:
         rows.setdefault(tag, shown.unbuilt(tag))
-    return Json([rows[tag] for tag in sorted(rows)])
+    tags = [tag for tag in sorted(rows) if after is None or tag > after]
+    headers = {"x-total-count": str(len(rows))}
+    if limit is not None and len(tags) > limit:
+        tags = tags[:limit]
+        headers["x-next-after"] = tags[-1]
+    return Json([rows[tag] for tag in tags], headers=headers)
 
 
 @router.post(
@@ -95,7 +106,10 @@ async def delete_snapshot(
     tenant: Asker,
     cascade: Annotated[bool, Query(description="Also those that build upon it.")] = False,
     force: Annotated[
-        bool, Query(description="Though others build upon it: they keep what they need.")
+        bool,
+        Query(
+            description="Though others build upon it: they keep what they need. Not for a built-in template."
+        ),
     ] = False,
 ) -> Response:
     """Forget it. What was forked from it goes on."""
@@ -103,29 +117,32 @@ async def delete_snapshot(
     if cascade and force:
         raise InvalidRequest.of("cascade", "and force exclude each other")
     found = await tenant.snapshots()
-    if tag in BUILT_IN:
-        await all_templates.remove(tag, client=tenant.client)
-        tenant.client.templates.pop(tag, None)
-        return Response(status_code=204)
-    if all(one.name != tag for one in found):
+    own = [one.name for one in found if tag in {one.name, shown.tag_of_snapshot(one)}]
+    if not own and tag not in BUILT_IN:
         if await tenant.is_public(tag):
             raise read_only(tag)
         raise InvalidRequest.of("tag", f"there is no snapshot {tag!r}", code="unknown_snapshot")
-    upon = dependents(tag, found)
-    if upon and not (cascade or force):
+    upon = dependents(own, (await tenant.chains()).values(), {one.name for one in found})
+    # A built-in template would be found again by its next use, hidden or not.
+    if upon and not (cascade or (force and tag not in BUILT_IN)):
         text = f"{', '.join(upon)} build{'s' if len(upon) == 1 else ''} upon {tag}"
         raise InvalidRequest.of("tag", text, code="has_dependents", hint="cascade=true removes them too")
-    for name in (*(reversed(upon) if cascade else ()), tag):
-        await tenant.remove_snapshot(name, force=force)
+    for name in reversed(upon) if cascade else ():
+        await tenant.remove_snapshot(name)
+    if tag in BUILT_IN:
+        await all_templates.remove(tag, client=tenant.client)
+        tenant.client.templates.pop(tag, None)
+    else:
+        await tenant.remove_snapshot(tag, force=force)
     return Response(status_code=204)
 
 
-def dependents(tag: str, found: Sequence[Snapshot]) -> list[str]:
-    """Those that build upon `tag`, each after what it builds upon."""
-    chosen = [tag]
+def dependents(own: Sequence[str], chains: Collection[Snapshot], seen: Collection[str]) -> list[str]:
+    """Those of `seen` that build upon `own`, each after what it builds upon, also by others of `chains`."""
+    chosen = [*own]
     for name in chosen:
-        chosen.extend(one.name for one in found if one.parent == name and one.name not in chosen)
-    return chosen[1:]
+        chosen.extend(one.name for one in chains if one.parent == name and one.name not in chosen)
+    return [name for name in chosen[len(own) :] if name in seen]
 
 
 @router.get("/snapshots/{tag}/info", response_model=schemas.SnapshotDetail, response_model_exclude_none=True)
@@ -133,11 +150,12 @@ async def snapshot_info(tag: str, tenant: Asker) -> Response:
     """What it takes, and what it builds upon."""
     found = {one.name: one for one in await tenant.seen()}
     chosen = _chosen(tag, found)
+    chains = await tenant.chains()
     ancestors: list[str] = []
     at = chosen.parent
     while at is not None and tag_of(at) not in ancestors:
         ancestors.insert(0, tag_of(at))
-        at = found[at].parent if at in found else None
+        at = chains[at].parent if at in chains else None
     told: dict[str, Any] = {
         "tag": tag,
         "dir": shown.directory_of(chosen.name),
@@ -147,7 +165,7 @@ async def snapshot_info(tag: str, tenant: Asker) -> Response:
         "vmstate_bytes": 0,
         "chain_depth": len(ancestors),
         "ancestors": ancestors,
-        "dependents": dependents(chosen.name, list(found.values())),
+        "dependents": dependents([chosen.name], chains.values(), found),
     }
     if chosen.parent is not None:
         told["parent_tag"] = tag_of(chosen.parent)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response, WebSocket
 from ramet.client._async.terminals import SCROLLBACK, AsyncTerminal, AsyncTerminals
 from ramet.errors import InvalidRequest
 from ramet.server import schemas
-from ramet.server.following import Pieces, Told, bytes_of, converse, written
+from ramet.server.following import Pieces, Told, bytes_of, check_known, converse, written
 from ramet.server.routes.common import ERRORS, Asker, Json, Key, identity_of, tenant_of, text_of
 from ramet.server.tenants import Tenant
 
@@ -111,7 +111,11 @@ async def _pieces(terminal: AsyncTerminal) -> Pieces:
         yield "output", data
 
 
+_SAID = frozenset({"input", "resize", "signal", "kill"})
+
+
 async def _obey(message: dict[str, Any], terminal: AsyncTerminal) -> None:
+    check_known(message, _SAID)
     if (size := message.get("resize")) is not None:
         if not isinstance(size, list) or len(size) != 2:
             raise InvalidRequest.of("resize", "must be a list of rows and columns")
