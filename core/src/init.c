@@ -551,6 +551,21 @@ renew_machine_id(void)
     return;
 }
 
+/* What hostname(5) says is what gethostname() says: no guest can change the latter. As above otherwise. */
+static void
+renew_hostname(const char *hostname)
+{
+  cleanup_fd int fd = sys_openat2(AT_FDCWD, "/etc/hostname",
+                                  O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_IN_OWN_LAYER);
+  char line[RAMET_NAME_MAX + 2];
+
+  if (fd < 0)
+    return;
+  int count = snprintf(line, sizeof line, "%s\n", hostname);
+  if (write(fd, line, (size_t)count) < 0)
+    return;
+}
+
 /* What asks for the address of its own machine (gethostbyname(gethostname()), the Java VM) is to find one: the last line
  * of /etc/hosts has it, and takes the place of that of the sandbox that this one was forked from. All other lines are
  * the guest's. As above, nothing is followed, waited for or made. */
@@ -606,8 +621,10 @@ handle_enter(struct frame *frame, struct err *err)
   if (enter_root(&plan, frame->fds, err) < 0 || keep_plan(&plan, err) < 0)
     return -1;
   renew_machine_id();
-  if (plan.hostname[0])
+  if (plan.hostname[0]) {
+    renew_hostname(plan.hostname);
     renew_own_address(plan.hostname);
+  }
   causes_start(memory_group, kill_events, plan_file_size(&plan));
   if (plan.snapshot && make_descriptors(&plan, frame, mounts, err) < 0)
     return -1;

@@ -1,12 +1,14 @@
 """From words to the call of `ramet.run`, and the one line for each word that is wrong. Nothing is started."""
 
 import json
+import re
 
 import pytest
 
 import ramet.client
+from ramet.cli import _habits
 from ramet.cli._errors import describe
-from ramet.cli.main import invoke
+from ramet.cli.main import app, invoke
 from ramet.errors import InternalError, InvalidRequest, IsolationError
 from ramet.models.limits import LIMITS
 from ramet.models.results import Captured, CommandResult
@@ -111,6 +113,31 @@ def test_a_wrong_word_is_named_in_one_line_and_starts_nothing(words, line, capfd
     assert told.err.startswith(f"ramet: {line}")
     assert told.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (["ps"], "No such command 'ps': ramet ls"),
+        (["rm", "x"], "No such command 'rm': ramet kill"),
+        (["exec", "-it", "x", "sh"], "No such option: -t: ramet sandbox shell"),
+        (["exec", "--tty", "x", "sh"], "No such option: --tty: ramet sandbox shell"),
+        (["run", "--rm", "true"], "No such option: --rm: what ramet run makes is gone"),
+        (["run", "-v", "/a:/b", "true"], "No such option: -v: --workspace DIR"),
+    ],
+)
+def test_a_word_of_dockers_is_answered_with_what_it_is_here(words, line, capfd):
+    assert invoke(words) == 2
+    assert capfd.readouterr().err.startswith(f"ramet: {line}")
+
+
+def test_what_a_word_of_dockers_is_here_exists():
+    assert not _habits.COMMANDS.keys() & app.commands.keys()
+    for said in [*_habits.COMMANDS.values(), *_habits.OPTIONS.values()]:
+        for words in re.findall(r"ramet((?: [a-z]+)+)", said):
+            at = app
+            for word in words.split():
+                at = at.commands[word] if hasattr(at, "commands") else at
 
 
 @pytest.mark.parametrize(

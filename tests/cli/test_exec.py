@@ -54,7 +54,14 @@ def test_logs_show_what_the_first_command_has_written_and_go_on_at_a_cursor(rame
 @pytest.mark.parametrize(
     "words, text",
     [
-        (("exec",), b"COMMAND: is missing"),
+        (("exec",), b"SANDBOX: is missing"),
+        (("exec", "nobody"), b"COMMAND: is missing"),
+        (("sandbox", "attach"), b"SANDBOX: is missing"),
+        (("sandbox", "attach", "nobody"), b"NUMBER: is missing: which command (ramet sandbox ps"),
+        (("sandbox", "signal"), b"SANDBOX: is missing"),
+        (("sandbox", "forward"), b"SANDBOX: is missing"),
+        (("sandbox", "forward", "nobody"), b"PORT: is missing"),
+        (("sandbox", "forward", "nobody", "x"), b"PORT: 'x' is no port"),
         (("exec", "nobody", "true"), b"there is no sandbox 'nobody'"),
         (("sandbox", "attach", "nobody", "x"), b"is not a command's number"),
         (("sandbox", "ps"), b"SANDBOX: is missing"),

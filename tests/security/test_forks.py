@@ -101,7 +101,7 @@ def test_links_in_the_place_of_files_that_init_writes_lead_it_nowhere(python):
         python,
         "import shutil, tempfile",
         "os.makedirs('/aside')",
-        "[open(f'/aside/{name}', 'w').write('as it was') for name in ('hosts', 'machine-id')]",
+        "[open(f'/aside/{name}', 'w').write('as it was') for name in ('hostname', 'hosts', 'machine-id')]",
         "shutil.rmtree('/etc'), os.symlink('/aside', '/etc')",
         "f = tempfile.TemporaryFile(dir='.')",
         "f.write(b'kept'), f.flush()",
@@ -113,5 +113,6 @@ def test_links_in_the_place_of_files_that_init_writes_lead_it_nowhere(python):
     with python.fork() as child:
         assert ask(child, "open('/aside/machine-id').read()") == "'as it was'"
         assert ask(child, "open('/aside/hosts').read()") == "'as it was'"
+        assert ask(child, "open('/aside/hostname').read()") == "'as it was'"
         assert ask(child, "f.seek(0), f.read()") == "(0, b'kept')"
         assert ask(child, "os.readlink(f'/proc/self/fd/{f.fileno()}')[:2]") == repr(place)

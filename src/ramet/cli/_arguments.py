@@ -86,8 +86,10 @@ def check_number(n: str) -> None:
 
 def number_of(text: str | None) -> int:
     """A command's number as it was typed. Raises InvalidRequest."""
-    if text is None or not text.isdecimal() or len(text) > 10:
+    if text is None:
+        raise InvalidRequest.of("number", "is missing: which command", hint="ramet sandbox ps lists them")
+    if not text.isdecimal() or len(text) > 10:
         raise InvalidRequest.of(
-            "command", f"{text!r:.40} is not a command's number", hint="ramet sandbox ps lists them"
+            "number", f"{text!r:.40} is not a command's number", hint="ramet sandbox ps lists them"
         )
     return int(text)

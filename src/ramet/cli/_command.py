@@ -118,5 +118,10 @@ class Group(TyperGroup):
         return _unconverted(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if ctx.parent is None and args and self.get_command(ctx, args[0]) is None:
+            from ramet.cli._habits import COMMANDS
+
+            if (meant := COMMANDS.get(args[0])) is not None:
+                ctx.fail(f"No such command {args[0]!r}: {meant}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.loaded if isinstance(command, Later) else command, rest

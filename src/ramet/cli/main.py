@@ -84,7 +84,13 @@ def _parse_error(error: Exception) -> int | None:
         print(text())
         return _errors.USAGE
     command = getattr(getattr(error, "ctx", None), "command_path", "ramet")
-    _errors.say(f"{' '.join(text().split())} (see {command} --help)")
+    said = " ".join(text().split())
+    if type(error).__name__ == "NoSuchOption":
+        from ramet.cli._habits import OPTIONS
+
+        if (meant := OPTIONS.get(getattr(error, "option_name", ""))) is not None:
+            said = f"No such option: {error.option_name}: {meant}"  # type: ignore[attr-defined]
+    _errors.say(f"{said} (see {command} --help)")
     return _errors.USAGE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import threading
@@ -32,7 +33,10 @@ class Forward:
         try:
             self._listener = socket.create_server(address)
         except (OSError, OverflowError) as error:
-            raise InvalidRequest.of("local", f"{address[0]}:{address[1]}: {error}") from None
+            # create_server() adds the address to what the system says, which has an errno above 0.
+            number = getattr(error, "errno", None) or 0
+            said = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
+            raise InvalidRequest.of("local", f"{address[0]}:{address[1]}: {said}") from None
         self._listener.setblocking(False)  # noqa: FBT003  who knocked may have gone
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         """Where it listens: host and port."""

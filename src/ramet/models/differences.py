@@ -63,7 +63,7 @@ class Difference:
     """What is otherwise in a sandbox than in another: `now` is in the first, `was` in the other.
 
     Of a directory that only the first has everything in it is told; of one that only the other has the
-    directory alone. /etc/machine-id and /etc/hosts, which no two sandboxes share, are left out.
+    directory alone. /etc/machine-id, hostname and hosts, which no two sandboxes share, are left out.
     """
 
     files: tuple[Change, ...]

@@ -17,7 +17,7 @@ MODE_MAX = 0o7777
 ID_END = (1 << 32) - 1
 """An id that stands for none."""
 MTIME_END = 1 << 33
-RENEWED = frozenset({"/etc/hosts", "/etc/machine-id"})
+RENEWED = frozenset({"/etc/hostname", "/etc/hosts", "/etc/machine-id"})
 """What is otherwise in every sandbox: its address by its name, its id as a machine."""
 """No two sandboxes share it, so no comparison tells of it."""
 OnConflict = Literal["refuse", "overwrite", "keep"]

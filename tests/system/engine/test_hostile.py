@@ -199,7 +199,7 @@ def host() -> Iterator[Path]:
 def test_init_writes_nothing_into_a_directory_of_the_hosts(engine: Engine, host: Path) -> None:
     """What it makes and writes by itself is in the sandbox's layer."""
     places = [host / "etc", host / "tmp"]
-    written = [places[0] / "hosts", places[0] / "machine-id"]
+    written = [places[0] / name for name in ("hostname", "hosts", "machine-id")]
     for place in places:
         place.mkdir()
         place.chmod(0o777)
@@ -215,4 +215,4 @@ def test_init_writes_nothing_into_a_directory_of_the_hosts(engine: Engine, host:
     content, unnamed, bound = child.ask("look").split()
     assert content == "kept"
     assert unnamed != bound
-    assert [file.read_text() for file in written] == ["the host's"] * 2
+    assert [file.read_text() for file in written] == ["the host's"] * len(written)

@@ -371,6 +371,16 @@ def test_each_child_finds_its_own_address_by_its_name_and_keeps_what_was_noted_o
         assert hosts.endswith("127.0.1.1 named # this sandbox\n")
 
 
+def test_etc_hostname_has_the_name_of_each_sandbox(python):
+    own = "import socket; (socket.gethostname() + '\\n', open('/etc/hostname').read())"
+    with python.fork() as child, child.fork(1, names=["named-so"]) as (grandchild,):
+        said = [ast.literal_eval(one.run_code(own).check().text) for one in (python, child, grandchild)]
+        assert [change.path for change in child.diff()] == []
+    assert all(name == written for name, written in said)
+    assert len(set(said)) == 3
+    assert said[2] == ("named-so\n", "named-so\n")
+
+
 def test_a_seed_has_children_repeat_themselves(python):
     python.run_code(FIRST_VALUES).check()
     with python.fork(3, seed=[5, 5, 6]) as children:

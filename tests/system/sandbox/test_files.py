@@ -431,6 +431,20 @@ def test_a_full_disk_is_told_by_name():
         assert refusal(small.files.write, "big", b"x" * (2 << 20)) == "no_space"
 
 
+def test_a_file_keeps_its_content_when_there_is_no_room_for_another():
+    with ramet.Sandbox(command=["sleep", "10000"], limits={"disk": "1M"}) as small:
+        small.files.write("kept", "the only copy\n", mode=0o600)
+        small.files.link("kept", "other")
+        assert refusal(small.files.write, "kept", b"x" * (2 << 20)) == "no_space"
+        assert small.files.read("kept") == "the only copy\n"
+        # What was tried has gone again: there is room.
+        small.files.write("kept", b"y" * (512 << 10))
+        assert small.files.read_bytes("other") == b"y" * (512 << 10)
+        assert small.files.write("kept", "short").size == 5
+        assert (small.files.read("other"), small.files.stat("kept").mode & 0o777) == ("short", 0o600)
+        assert small.files.write("kept", b"").size == 0
+
+
 def test_changes_are_those_since_the_fork(tmp_path):
     with ramet.Sandbox(command=["sleep", "10000"]) as parent:
         parent.files.write("kept", "same")

@@ -1,6 +1,7 @@
 """`Sandbox.ports`: servers in a sandbox that has no network but its own loopback."""
 
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -111,6 +112,7 @@ def test_a_dead_sandbox_and_a_port_in_use_are_told():
         with pytest.raises(ramet.InvalidRequest) as caught:
             made.ports.forward(8000, local=taken.getsockname()[1])
         assert caught.value.field == "local"
+        assert caught.value.message.endswith(f":{taken.getsockname()[1]}: {os.strerror(errno.EADDRINUSE)}")
     with pytest.raises(ramet.SandboxEnded):
         made.ports.connect(8000)
 

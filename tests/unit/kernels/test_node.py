@@ -53,6 +53,22 @@ def test_declarations_are_kept_and_can_be_made_again(node):
     assert node.text("const crypto = require('crypto'); typeof crypto.createHmac") == "'function'"
 
 
+def test_what_a_cell_imports_is_there_in_later_ones(node, tmp_path):
+    (tmp_path / "one.mjs").write_text("export const a = 1, b = 2; export default 3\n")
+    code = f"""import d, {{ a, b as other }} from '{tmp_path}/one.mjs'
+import * as all from "{tmp_path}/one.mjs"
+import e, * as rest from '{tmp_path}/one.mjs';
+import {{
+  default as f
+}} from 'node:path'
+import 'fs'"""
+    assert node.text(code) is None
+    assert node.text("[d, a, other, all.b, e, rest.a, typeof f.join]") == "[ 3, 1, 2, 2, 3, 1, 'function' ]"
+    assert node.run(f"import {{ a }} from '{tmp_path}/none.mjs'")["error"]["name"] == "Error"
+    lines = node.run("import {\n  join\n} from 'path'\nundefined_name")["error"]["traceback"]
+    assert any(":4" in line for line in lines)
+
+
 def test_named_contexts_have_names_of_their_own(node):
     node.run("shared_name = 1", context="a")
     assert node.text(

@@ -654,6 +654,70 @@ def test_magics_of_whole_cells(python, tmp_path):
     assert '  File "<cell 6>", line 4, in <module>' in error["traceback"]
 
 
+def test_a_program_is_run_and_what_it_defines_stays(python, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nmade = (__name__, sys.argv[1:])\ndef f(): return len(made)\n")
+    python.run("made = 1; mine = 5")
+    assert python.text(f"%run {program} a 'b c'\nmade, f(), __name__") == (
+        "(('__main__', ['a', 'b c']), 2, '__main__')"
+    )
+    program.write_text("import sys\nmine += 1\nsys.exit(0)")
+    assert python.run(f"%run {program}")["error"]["name"] == "NameError"
+    assert python.text(f"%run -i {program}\nmine") == "6"
+    program.write_text("import sys\nx = 1\nsys.exit(3)")
+    assert python.run(f"%run {program}")["error"]["name"] == "SystemExit"
+    assert "No such file" in python.run("%run /no/such")["error"]["value"]
+    assert python.text(f"import sys; sys.path[0] != '{tmp_path}'") == "True"
+
+
+def test_a_question_mark_tells_what_a_name_is(python):
+    python.run('def f(a, *, b=2):\n    """Adds."""\n    return a + b')
+    python.run("f?")
+    told = python.written("out", b"<cell 1>")
+    assert "f(a, *, b=2)" in told
+    assert "Adds." in told
+    python.run("?f.__doc__\nf??\n%run?\nnothing?")
+    told = python.written("out", b"not found.\n")
+    assert "'Adds.'" in told
+    assert "    return a + b" in told
+    assert "%run [-i] FILE" in told
+    assert told.endswith("Object `nothing` not found.\n")
+    assert python.run("f? g")["error"]["name"] == "SyntaxError"
+
+
+def test_names_cells_and_files_are_listed(python, tmp_path):
+    python.run("number = 5; many = [1, 2]")
+    python.run("%whos")
+    rows = python.written("out", b"number     int    5\n").splitlines()
+    assert [row.split() for row in rows] == [
+        ["Variable", "Type", "Data/Info"],
+        ["many", "list", "n=2"],
+        ["number", "int", "5"],
+    ]
+    python.run(f"%mkdir -p {tmp_path}/one\n%ls {tmp_path}")
+    assert python.written("out", b"\n") == "one\n"
+    python.run("%history")
+    assert python.written("out", b"%history\n").splitlines()[:2] == ["number = 5; many = [1, 2]", "%whos"]
+
+
+def test_what_a_cell_writes_and_shows_is_captured(python):
+    code = "%%capture kept\nprint('one')\n!echo two; echo three >&2\ndisplay(5)"
+    assert python.run(code)["reason"] == "ok"
+    assert python.text("kept.stdout, kept.stderr, kept.outputs") == (
+        r"('one\ntwo\n', 'three\n', [{'text/plain': '5'}])"
+    )
+    assert python.run("%%capture kept\nprint('four')\n1/0")["error"]["name"] == "ZeroDivisionError"
+    python.run("kept.show(); print('end')")
+    assert python.written("out", b"end\n") == "four\nend\n"
+
+
+def test_extensions_are_refused_and_autoreload_says_what_to_do(python):
+    error = python.run("%load_ext sql")["error"]
+    assert (error["name"], "need IPython" in error["value"]) == ("UsageError", True)
+    assert python.run("%load_ext autoreload\n%autoreload 2")["reason"] == "ok"
+    assert "importlib.reload" in python.written("err", b"does it\n")
+
+
 @pytest.mark.parametrize("code", ["%nothing 1", "%%nothing\nbody"])
 def test_an_unknown_magic_names_the_known_ones(shared, code):
     error = shared.run(code)["error"]

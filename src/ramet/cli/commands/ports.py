@@ -21,20 +21,22 @@ def forward(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
     """Listen on a port of this machine and pass connections on into a sandbox, until interrupted."""
-    if sandbox is None or port is None:
-        raise InvalidRequest.of("sandbox", "is missing, or the port: which ones")
+    if sandbox is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one")
+    if port is None:
+        raise InvalidRequest.of("port", "is missing: which one of the sandbox")
     from ramet.client import Commands, Ports
 
-    with Ports(Commands(sandbox)).forward(_number(port), local=_number(local)) as passing:
+    with Ports(Commands(sandbox)).forward(_number(port, "port"), local=_number(local, "local")) as passing:
         host, number = passing.address
         print(json.dumps({"host": host, "port": number}) if as_json else f"{host}:{number}", flush=True)
         _until_told()
     return 0
 
 
-def _number(text: str) -> int:
+def _number(text: str, field: str) -> int:
     if not text.isdecimal() or len(text) > 5:
-        raise InvalidRequest.of("port", f"{text!r:.40} is no port")
+        raise InvalidRequest.of(field, f"{text!r:.40} is no port")
     return int(text)
 
 

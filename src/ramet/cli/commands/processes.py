@@ -70,6 +70,8 @@ def exec_(
     if target is not None:  # the first word is no sandbox's
         words, sandbox, literal = [*filter(None, [sandbox]), *words], None, literal or sandbox == "--"
     check(target, child, sandbox)
+    if target is None and sandbox is None:
+        raise InvalidRequest.of("sandbox", "is missing: which one")
     if words[:1] == ["--"]:
         words, literal = words[1:], True
     arguments: dict[str, Any] = {
@@ -169,8 +171,7 @@ def attach(
 
     Interrupting this does not end the command.
     """
-    number = number_of(command)
-    with_it = _commands(sandbox).connect(number)
+    with_it = _commands(sandbox).connect(number_of(command))
     try:
         if not as_json:
             return passed(with_it.wait, None)
@@ -255,7 +256,8 @@ def send_signal(
     as_json: bool = JSON,
 ) -> int:
     """Send a command a signal. KILL reaches every process of it, wherever it went."""
-    number, commands = number_of(command), _commands(sandbox)
+    commands = _commands(sandbox)
+    number = number_of(command)
     if name.upper().removeprefix("SIG") in {"KILL", "9"}:
         commands.kill(number)
     else:

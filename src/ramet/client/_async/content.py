@@ -43,7 +43,7 @@ async def same(one: io.RawIOBase, other: io.RawIOBase) -> bool:
     return True
 
 
-async def write(file: io.RawIOBase, piece: bytes, path: str) -> None:
+async def write(file: io.RawIOBase, piece: bytes | memoryview, path: str) -> None:
     """Write all of `piece`. Raises FileError for `path`."""
     left = memoryview(piece).cast("B")
     try:
@@ -52,6 +52,31 @@ async def write(file: io.RawIOBase, piece: bytes, path: str) -> None:
             left = left[await blocking(lambda: file.write(view), len(view), file) :]  # noqa: B023
     except OSError as error:
         raise file_error(path, error.errno or 0, f"write: {error.strerror}") from None
+
+
+async def replace(file: io.RawIOBase, data: bytes, former: int, path: str) -> None:
+    """Write `data` in the place of the `former` bytes. Raises FileError for `path`.
+
+    What goes beyond them is written first: it alone takes room, and where there is none they are still there.
+    """
+    if not former:
+        return await write(file, data, path)
+    whole = memoryview(data)
+    try:
+        if len(data) > former:
+            await blocking(lambda: file.seek(former), 0, file)
+            try:
+                await write(file, whole[former:], path)
+            except BaseException:
+                await blocking(lambda: file.truncate(former), 0, file)
+                raise
+            await blocking(lambda: file.seek(0), 0, file)
+        await write(file, whole[:former], path)
+        if len(data) < former:
+            await blocking(lambda: file.truncate(len(data)), 0, file)
+    except OSError as error:
+        raise file_error(path, error.errno or 0, f"write: {error.strerror}") from None
+    return None
 
 
 async def copy(file: io.RawIOBase, out: IO[bytes] | io.RawIOBase) -> None:

@@ -129,16 +129,25 @@ class Files:
 
         `data` is text, bytes, an open file, or pieces of bytes, whatever their number. `mode` are the
         permissions of a new file, 0o644 by default.
+
+        A file that is there stays the same one, with its owner, permissions and other names, and is written
+        in place: who reads it meanwhile may see some of both contents. Where the disk has no room for text or
+        bytes, the former content is kept; of an open file or pieces, whose length is not known before, what
+        was written until then is in its place.
         """
         flags = p.FILE_WRITE | p.FILE_CREATE | p.FILE_PARENTS
-        flags |= p.FILE_APPEND if append else p.FILE_TRUNCATE
         full = self._path(path)
         given = pieces(data, encoding)
+        if append:
+            flags |= p.FILE_APPEND
+        elif not isinstance(given, bytes):
+            flags |= p.FILE_TRUNCATE
         ask = Ask(p.FILE_OPEN, full, flags, mode=check_mode(mode))
         frame, fds = self._ask(ask)
         with file_of(fds[0], "w", append=append) as file:
             if isinstance(given, bytes):
-                content.write(file, given, full)
+                former = 0 if append else ask.infos([frame])[0].info.size
+                content.replace(file, given, former, full)
             else:
                 # What is read from elsewhere may block.
                 waits = hasattr(data, "read")
@@ -331,7 +340,7 @@ class Files:
         """The files that are otherwise than when the sandbox was made, or forked, by path.
 
         Of a directory that is new everything in it is told; of one that was deleted the directory alone.
-        /etc/machine-id and /etc/hosts, which no two sandboxes share, are left out.
+        /etc/machine-id, hostname and hosts, which no two sandboxes share, are left out.
         """
         written = self.infos(Ask(p.FILE_LIST, "/", tree=p.TREE_WRITTEN))
         changes: dict[str, Change] = {}

@@ -192,11 +192,35 @@
         return contextOfName(contexts, name);
     }
 
+    // What a cell imports stays for later cells; V8 takes import declarations in modules alone.
+    function imported(code, node) {
+        const name = (one) => (one.type === 'Literal' ? one.raw : one.name);
+        const attributes = (node.attributes ?? []).map((one) => `${name(one.key)}: ${one.value.raw}`).join(', ');
+        const call = `await import(${node.source.raw}${attributes && `, { with: { ${attributes} } }`})`;
+        const picked = [];
+        let whole = '';
+        for (const one of node.specifiers) {
+            if (one.type === 'ImportNamespaceSpecifier') whole = one.local.name;
+            else if (one.type === 'ImportDefaultSpecifier') picked.push(`default: ${one.local.name}`);
+            else picked.push(`${name(one.imported)}: ${one.local.name}`);
+        }
+        const names = `{ ${picked.join(', ')} }`;
+        const lines = '\n'.repeat(code.slice(node.start, node.end).split('\n').length - 1);
+        if (!node.specifiers.length) return `void ${call};${lines}`;
+        if (!whole) return `var ${names} = ${call};${lines}`;
+        return `var ${whole} = ${call}${picked.length ? `, ${names} = ${whole}` : ''};${lines}`;
+    }
+
     // Declarations at the top level of a cell can be made again by a later one, as in other notebooks.
     function redeclarable(code) {
         let tree;
         try {
-            tree = acorn.parse(code, { ecmaVersion: 'latest', allowAwaitOutsideFunction: true, allowHashBang: true });
+            tree = acorn.parse(code, {
+                ecmaVersion: 'latest',
+                allowAwaitOutsideFunction: true,
+                allowHashBang: true,
+                allowImportExportEverywhere: true,
+            });
         } catch {
             return code; // V8 says it better, or knows more
         }
@@ -208,6 +232,9 @@
                 place = node.start + node.kind.length;
             } else if (node.type === 'ClassDeclaration') {
                 made += `${code.slice(place, node.start)}var ${node.id.name} = ${code.slice(node.start, node.end)};`;
+                place = node.end;
+            } else if (node.type === 'ImportDeclaration') {
+                made += code.slice(place, node.start) + imported(code, node);
                 place = node.end;
             }
         }

@@ -417,7 +417,15 @@ def _bounded_lines(lines: list[str]) -> list[str]:
 
 _ASSIGNED = re.compile(r"(?P<target>[\w.,\s\[\]'\"*]+?)\s*=\s*(?P<mark>[!%])(?P<rest>(?!=).*)", re.DOTALL)
 _MAGIC = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*(?P<line>.*)", re.DOTALL)
+_ASKED = re.compile(r"(?P<before>\?{0,2})\s*(?P<name>%{0,2}[A-Za-z_][\w.]*)(?P<after>\?{0,2})")
 _CALL = '__import__("ramet_kernel").'
+
+
+def _asked(text: str) -> str | None:
+    """Python for a line as `x?`, `x??` or `?x`."""
+    found = _ASKED.fullmatch(text) if "?" in text else None
+    marks = max(found["before"], found["after"]) if found else ""
+    return f"{_CALL}describe({found['name']!r}, source={len(marks) == 2})" if found and marks else None
 
 
 def _call_of(mark: str, text: str, *, assigned: bool) -> str | None:
@@ -462,7 +470,7 @@ def _skip_line(line: str, depth: int, quote: str) -> tuple[int, str]:
 
 def transform(code: str) -> str | None:
     """`code` with its shell commands and magics as calls; None if it has none. Lines keep their numbers."""
-    if code.lstrip().startswith("%%"):
+    if code.lstrip().startswith("%%") and not code.rstrip().endswith("?"):
         blank = code[: len(code) - len(code.lstrip())].count("\n")
         head, _, body = code.lstrip().partition("\n")
         found = _MAGIC.fullmatch(head[2:].strip())
@@ -482,6 +490,10 @@ def transform(code: str) -> str | None:
         text = line.strip()
         if not depth and not quote and not continued and text:
             indent = line[: len(line) - len(line.lstrip())]
+            if (help_call := _asked(text)) is not None:
+                made.append(indent + help_call + "\n")
+                changed = True
+                continue
             assigned = _ASSIGNED.fullmatch(text)
             mark, rest = (assigned["mark"], assigned["rest"]) if assigned else (text[0], text[1:])
             if mark in "!%":
@@ -788,14 +800,163 @@ def _env(line: str, frame: types.FrameType) -> Any:
     return None
 
 
+def _made(frame: types.FrameType) -> dict[str, Any]:
+    """What the code has made, by name."""
+    return {
+        name: value
+        for name, value in sorted(frame.f_globals.items())
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
 def _who(_: str, frame: types.FrameType) -> None:
     """%who: the names that the code has made."""
-    names = sorted(
-        name
-        for name, value in frame.f_globals.items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
-    )
-    print("\t".join(names) if names else "Interactive namespace is empty.")
+    print("\t".join(_made(frame)) or "Interactive namespace is empty.")
+
+
+def _whos(_: str, frame: types.FrameType) -> None:
+    """%whos: the names that the code has made, with the type of each and what it is."""
+    rows = [("Variable", "Type", "Data/Info")]
+    for name, value in _made(frame).items():
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple):
+            told = f"shape {shape}"
+        elif type(value) in {list, tuple, dict, set, frozenset}:
+            told = f"n={len(value)}"
+        else:
+            told = " ".join(repr(value).split())
+        rows.append((name, type(value).__name__, told if len(told) <= 60 else f"{told[:57]}..."))
+    if len(rows) == 1:
+        print("Interactive namespace is empty.")
+        return
+    widths = [max(len(row[column]) for row in rows) + 3 for column in (0, 1)]
+    for one, kind, what in rows:
+        print(f"{one:<{widths[0]}}{kind:<{widths[1]}}{what}")
+
+
+def _run(line: str, frame: types.FrameType) -> None:
+    """%run [-i] FILE [ARGUMENTS]: run a program; what it defines is there afterwards. With -i it sees all."""
+    import shlex
+
+    words = shlex.split(expand(line, frame))
+    inside = words[:1] == ["-i"]
+    words = words[inside:]
+    if not words or words[0].startswith("-"):
+        raise UsageError("%run needs the name of a file; its one option is -i")
+    path = os.path.expanduser(words[0])
+    if not os.path.exists(path) and os.path.exists(path + ".py"):
+        path += ".py"
+    try:
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+    except OSError as error:
+        raise UsageError(f"%run: {path}: {error.strerror}") from None
+    module = types.ModuleType("__main__")
+    names = frame.f_globals if inside else module.__dict__
+    names["__file__"] = path
+    argv, place, main = sys.argv, sys.path[:1], sys.modules.get("__main__")
+    directory = os.path.dirname(os.path.abspath(path))
+    sys.argv = [path, *words[1:]]
+    sys.path.insert(0, directory)
+    if not inside:
+        sys.modules["__main__"] = module
+    try:
+        exec(code, names)
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+    finally:
+        sys.argv = argv
+        if sys.path[:1] == [directory] and place != [directory]:
+            del sys.path[0]
+        if main is not None:
+            sys.modules["__main__"] = main
+        if not inside:
+            frame.f_globals.update(
+                {name: value for name, value in names.items() if not name.startswith("__")}
+            )
+
+
+def _history(_: str, __: types.FrameType) -> None:
+    """%history: the cells until now, but the oldest where they are many."""
+    for filename, _size in _kernel.kept:
+        print("".join(linecache.getlines(filename)), end="")
+
+
+def _extension(line: str, _: types.FrameType) -> None:
+    """%load_ext autoreload. Extensions of IPython need IPython."""
+    name = line.strip()
+    if name != "autoreload":
+        raise UsageError(
+            f"%load_ext {name}: extensions of IPython need IPython, which is not what runs here; "
+            "import the library and call it"
+        )
+    _autoreload("", _)
+
+
+def _autoreload(_: str, __: types.FrameType) -> None:
+    """%autoreload: says how modules are loaded again."""
+    _note("%autoreload: modules are not loaded again by themselves; importlib.reload(MODULE) does it")
+
+
+def _config(line: str, _: types.FrameType) -> None:
+    """%config: says that there is nothing to configure."""
+    _note(f"%config {line}: has no effect here")
+
+
+def _of_shell(name: str) -> Callable[[str, types.FrameType], None]:
+    def call(line: str, frame: types.FrameType) -> None:
+        frame.f_globals["_exit_code"] = _execute([_shell(), "-c", f"{name} {expand(line, frame)}"])[0]
+
+    call.__doc__ = f"%{name} [ARGUMENTS]: the command of this name."
+    return call
+
+
+def _source_of(value: Any) -> str | None:
+    import inspect
+
+    try:
+        return inspect.getsource(value)
+    except (OSError, TypeError):
+        return None
+
+
+def describe(name: str, *, source: bool) -> None:
+    """`name?`: what is known of an object or a magic; with `source`, also how it is written."""
+    import inspect
+
+    frame = sys._getframe(1)
+    if name.startswith("%"):
+        value: Any = _MAGICS.get(name.lstrip("%"))
+        if value is None:
+            raise _unknown(name)
+        print(inspect.getdoc(value))
+        return
+    first, *rest = name.split(".")
+    try:
+        value = {**vars(builtins), **frame.f_globals, **frame.f_locals}[first]
+        for one in rest:
+            value = getattr(value, one)
+    except (KeyError, AttributeError):
+        print(f"Object `{name}` not found.")
+        return
+    told = []
+    if callable(value):
+        with contextlib.suppress(ValueError, TypeError):
+            told.append(("Signature", f"{rest[-1] if rest else first}{inspect.signature(value)}"))
+    else:
+        text = repr(value)
+        told.append(("String form", text if len(text) <= 500 else f"{text[:497]}..."))
+    told.append(("Type", type(value).__name__))
+    written = _source_of(value) if source else None
+    if written is not None:
+        told.append(("Source", f"\n{written.rstrip()}"))
+    elif doc := inspect.getdoc(value):
+        told.append(("Docstring", f"\n{doc}" if "\n" in doc else doc))
+    with contextlib.suppress(TypeError):
+        told.append(("File", inspect.getfile(value)))
+    for title, text in told:
+        print(f"{title + ':':<13}{text}")
 
 
 def _pwd(_: str, __: types.FrameType) -> str:
@@ -808,16 +969,80 @@ def _matplotlib(_: str, __: types.FrameType) -> None:
 
 
 _MAGICS: dict[str, Callable[[str, types.FrameType], Any]] = {
+    "autoreload": _autoreload,
     "cd": _cd,
+    "config": _config,
     "env": _env,
+    "history": _history,
+    "load_ext": _extension,
     "matplotlib": _matplotlib,
     "pip": _pip,
     "pwd": _pwd,
+    "reload_ext": _extension,
+    "run": _run,
+    "set_env": _env,
     "time": _time,
     "timeit": _timeit,
     "who": _who,
+    "whos": _whos,
+    **{name: _of_shell(name) for name in ("cat", "cp", "ls", "mkdir", "mv", "rm", "rmdir")},
 }
-_CELL_MAGICS = ("bash", "sh", "time", "timeit", "writefile")
+_SHOWN_AS = {"html": "text/html", "latex": "text/latex", "markdown": "text/markdown", "svg": "image/svg+xml"}
+_CELL_MAGICS = ("bash", "capture", *_SHOWN_AS, "sh", "time", "timeit", "writefile")
+
+
+class _Captured:
+    """What a cell under `%%capture` wrote and showed."""
+
+    def __init__(self) -> None:
+        self.stdout = self.stderr = ""
+        self.outputs: list[dict[str, str]] = []
+
+    def show(self) -> None:
+        """Write and show it now."""
+        sys.stdout.write(self.stdout)
+        sys.stderr.write(self.stderr)
+        for data in self.outputs:
+            display(data, raw=True)
+
+    __call__ = show
+
+    def emit(self, data: dict[str, str], *, main: bool) -> None:
+        """As that of the kernel."""
+        del main
+        self.outputs.append(data)
+
+    def __str__(self) -> str:
+        return self.stdout
+
+
+def _capture(line: str, frame: types.FrameType, body: str, first: int) -> None:
+    """%%capture [NAME]: nothing of what the cell writes and shows is passed on; NAME has it then."""
+    name = line.strip()
+    if name and not name.isidentifier():
+        raise UsageError("%%capture takes the name of one variable, and no options")
+    captured = _Captured()
+    _flush()
+    kept = [(number, os.dup(number), os.memfd_create("captured")) for number in (1, 2)]
+    try:
+        for number, _, fd in kept:
+            os.dup2(fd, number)
+        _kernel.emit = captured.emit  # type: ignore[method-assign]
+        _kernel.nested("\n" * first + body, frame.f_code.co_filename, frame.f_globals)
+    finally:
+        _flush()
+        _kernel.__dict__.pop("emit", None)
+        for number, before, _ in kept:
+            os.dup2(before, number)
+            os.close(before)
+        texts = []
+        for _, _, fd in kept:
+            with open(fd, encoding="utf-8", errors="replace") as file:
+                file.seek(0)
+                texts.append(file.read())
+        captured.stdout, captured.stderr = texts
+        if name:
+            frame.f_globals[name] = captured
 
 
 def _unknown(name: str) -> UsageError:
@@ -842,6 +1067,10 @@ def cell_magic(name: str, line: str, body: str, first: int) -> Any:
         if status:
             raise UsageError(f"%%{name}: the script ended with exit code {status}")
         return None
+    if name == "capture":
+        return _capture(line, frame, body, first)
+    if name in _SHOWN_AS:
+        return display({_SHOWN_AS[name]: body}, raw=True)
     if name == "time":
         return _timed(body, frame, first)
     if name == "timeit":
