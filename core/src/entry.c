@@ -4,16 +4,18 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "init.h"
 #include "networks.h"
+#include "sandbox.h"
 #include "syscalls.h"
+#include "wire.h"
 
 /* Without CLONE_NEWNET: init is born in a network namespace that was kept (networks.h), or unshares one for itself, for
- * the kernel takes about 0.4 ms for that, and core would not hear of anything meanwhile; and the cgroup namespace, whose root is to be the entry's own cgroup. */
+ * the kernel takes about 0.4 ms for that, and other entries would wait meanwhile; and the cgroup namespace, whose root is to be the entry's own cgroup. */
 #define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 
 static char uid_map[512], gid_map[512];
@@ -81,36 +83,54 @@ map_ids(int pid, struct err *err)
   return write_map(pid, "uid_map", uid_map, err) < 0 ? -1 : write_map(pid, "gid_map", gid_map, err);
 }
 
+/* CLONE_PARENT: it is core's child. Told to prepare here, once its ids are mapped, so that core is not waited for. */
 static int
-clone_init(struct sandbox *sandbox, struct err *err)
+clone_init(const struct birth *asked, int out[2], struct err *err)
 {
+  struct birth birth = *asked;
   int pair[2];
 
   if (fault_here(RAMET_STEP_CLONE_INIT, err) < 0)
     return -1;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
     return err_step(err, RAMET_STEP_CLONE_INIT, "socketpair: %s", strerror(errno));
-  bool inside = sandbox->network >= 0 && network_enter(sandbox->network) == 0;
-  const struct birth birth = {sandbox->cgroup, sandbox->limits,
-                              sandbox->cgroup_is_there ? &sandbox->limits_before : NULL, inside};
-  long pid = sys_clone(NAMESPACES | CLONE_PIDFD, &sandbox->pidfd);
+  birth.has_network = birth.network >= 0 && network_enter(birth.network) == 0;
+  long pid = sys_clone(NAMESPACES | CLONE_PARENT | CLONE_PIDFD, &out[1]);
   if (pid == 0)
     init_main(pair[1], &birth);
   int saved = errno;
-  if (inside)
+  if (birth.has_network)
     network_leave();
-  close_fd(&sandbox->network);
   close(pair[1]);
-  sandbox->channel = pair[0];
+  out[0] = pair[0];
   errno = saved;
-  if (pid < 0)
-    return err_step(err, RAMET_STEP_CLONE_INIT, "clone: %s", strerror(errno));
-  sandbox->pid = (int)pid;
+  return pid < 0 ? err_step(err, RAMET_STEP_CLONE_INIT, "clone: %s", strerror(errno)) : (int)pid;
+}
+
+static int
+begin(int pid, int channel, struct err *err)
+{
+  struct writer nothing = {0};
+
+  if (map_ids(pid, err) < 0)
+    return -1;
+  if (frame_send(channel, RAMET_INIT_PREPARE, 0, &nothing, NULL, 0) < 0)
+    return err_step(err, RAMET_STEP_CLONE_INIT, "speak to init: %s", strerror(errno));
   return 0;
 }
 
 int
-entry_clone(struct sandbox *sandbox, struct err *err)
+entry_clone(const struct birth *birth, int out[2], struct err *err)
 {
-  return clone_init(sandbox, err) < 0 ? -1 : map_ids(sandbox->pid, err);
+  fault_arm(birth->fault);
+  int pid = clone_init(birth, out, err);
+  int result = pid < 0 ? -1 : begin(pid, out[0], err);
+  fault_arm(RAMET_STEP_NONE);
+  if (result == 0)
+    return pid;
+  if (pid > 0)
+    sys_pidfd_send_signal(out[1], SIGKILL);
+  close_fd(&out[0]);
+  close_fd(&out[1]);
+  return -1;
 }

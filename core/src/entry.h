@@ -3,9 +3,10 @@
 #ifndef RAMET_ENTRY_H
 #define RAMET_ENTRY_H
 
-#include "sandbox.h"
+#include "init.h"
 
-/* Fills pid, pidfd and channel. */
-int entry_clone(struct sandbox *sandbox, struct err *err) MUST_CHECK;
+/* In the process that entries come from (zygote.h). The number of the init, which is core's child and has been told to
+ * prepare; out: core's end of its channel, and its pidfd. */
+int entry_clone(const struct birth *birth, int out[2], struct err *err) MUST_CHECK;
 
 #endif

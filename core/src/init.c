@@ -188,7 +188,8 @@ mount_proc(int root, struct err *err)
     return -1;
   cleanup_fd int proc = filesystem_make("proc", NULL, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
                                         RAMET_STEP_INIT_PROC, err);
-  if (proc < 0 || tree_attach(proc, root, "p", RAMET_STEP_INIT_PROC, err) < 0)
+  if (proc < 0 || tree_attach(proc, root, "p", RAMET_STEP_INIT_PROC, err) < 0 ||
+      quotas_bound_one(proc, RAMET_STEP_INIT_PROC, err) < 0)
     return -1;
   if (fault_here(RAMET_STEP_INIT_MASK_PROC, err) < 0)
     return -1;
@@ -226,8 +227,8 @@ mount_dev(int root, struct err *err)
 static int
 prepare(struct err *err)
 {
-  if (protect_self(err) < 0 || take_ids(err) < 0 || quotas_bound_one(RAMET_STEP_INIT_PROTECT, err) < 0 ||
-      own_cgroups(err) < 0 || (!has_network && (own_network(err) < 0 || raise_loopback(err) < 0)))
+  if (protect_self(err) < 0 || take_ids(err) < 0 || own_cgroups(err) < 0 ||
+      (!has_network && (own_network(err) < 0 || raise_loopback(err) < 0)))
     return -1;
   cleanup_fd int root = open_entry_root(err);
   if (root < 0)
@@ -973,7 +974,8 @@ init_main(int fd, const struct birth *birth)
   sigset_t child;
 
   /* While its directories are open still. What failed is told when core listens. */
-  if (birth->cgroup && cgroups_join(birth->cgroup, &birth->limits, birth->before, &cgroup_failed) < 0)
+  if (birth->cgroup && cgroups_join(birth->cgroup, &birth->limits, birth->cgroup_is_there ? &birth->before : NULL,
+                                    &cgroup_failed) < 0)
     cgroup_joined = false;
   has_network = birth->has_network;
   keep_only_channel(fd, cgroup_joined ? birth->cgroup : 0);

@@ -85,6 +85,12 @@ networks_setup(struct err *err)
 }
 
 int
+networks_home(void)
+{
+  return home;
+}
+
+int
 network_enter(int network)
 {
   return home < 0 ? -1 : setns(network, CLONE_NEWNET);
@@ -95,8 +101,8 @@ network_leave(void)
 {
   if (setns(home, CLONE_NEWNET) == 0)
     return;
-  /* Core would work on in the network of a guest. */
-  log_text("network_left_behind", "core cannot return to its own network namespace");
+  /* It would work on in the network of a guest. */
+  log_text("network_left_behind", "there is no way back to core's own network namespace");
   _exit(EXIT_DEFECT);
 }
 

@@ -16,7 +16,9 @@ int network_of(int pidfd);
 void network_keep(int network);
 /* One for an entry, -1 when there is none. The caller's. */
 int network_take(void);
-/* Core's own process goes in, for a clone to inherit it, and comes out. -1: it has not gone in. */
+/* Core's own, for who needs it to come out. */
+int networks_home(void);
+/* The calling process goes in, for a clone to inherit it, and comes out. -1: it has not gone in. */
 int network_enter(int network);
 void network_leave(void);
 

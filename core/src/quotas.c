@@ -16,47 +16,62 @@
 #define ONE 1
 
 static const struct {
-  const char *host, *own;
+  const char *host, *own; /* below /proc */
 } counts[] = {
-    {"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/user/max_inotify_instances"},
-    {"/proc/sys/fs/inotify/max_user_watches", "/proc/sys/user/max_inotify_watches"},
+    {"sys/fs/inotify/max_user_instances", "sys/user/max_inotify_instances"},
+    {"sys/fs/inotify/max_user_watches", "sys/user/max_inotify_watches"},
 };
+enum { COUNTS = sizeof counts / sizeof counts[0] };
+
+static unsigned long whole[COUNTS]; /* what the user outside has; 0: a kernel without inotify */
 
 static int
-bound(const char *host_path, const char *own_path, unsigned quarters)
+learn(int proc, int i, enum ramet_step step, struct err *err)
 {
   char text[24];
-  cleanup_fd int host = open(host_path, O_RDONLY | O_CLOEXEC);
-  cleanup_fd int own = open(own_path, O_WRONLY | O_CLOEXEC);
+  cleanup_fd int file = openat(proc, counts[i].host, O_RDONLY | O_CLOEXEC);
 
-  if (host < 0 || (own < 0 && errno == ENOENT)) /* a kernel without inotify */
+  if (file < 0 && errno == ENOENT)
     return 0;
-  ssize_t length = read(host, text, sizeof text - 1);
-  text[length > 0 ? length : 0] = 0;
-  unsigned long share = strtoul(text, NULL, 10) / 4 * quarters;
-  length = snprintf(text, sizeof text, "%lu", share ? share : 1);
-  return own < 0 || write(own, text, (size_t)length) != length ? -1 : 0;
+  ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+  if (length < 0)
+    return err_step(err, step, "read %s: %s", counts[i].host, strerror(errno));
+  text[length] = 0;
+  whole[i] = strtoul(text, NULL, 10);
+  return 0;
 }
 
 static int
-bound_each(unsigned quarters, enum ramet_step step, struct err *err)
+bound(int proc, int i, unsigned quarters, enum ramet_step step, struct err *err)
 {
-  for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-    if (bound(counts[i].host, counts[i].own, quarters) < 0)
-      return err_step(err, step, "%s: %s", counts[i].own, strerror(errno));
+  char text[24];
+  unsigned long share = whole[i] / 4 * quarters;
+
+  if (!whole[i])
+    return 0;
+  cleanup_fd int own = openat(proc, counts[i].own, O_WRONLY | O_CLOEXEC);
+  int length = snprintf(text, sizeof text, "%lu", share ? share : 1);
+  if (own < 0 || write(own, text, (size_t)length) != length)
+    return err_step(err, step, "%s: %s", counts[i].own, strerror(errno));
   return 0;
 }
 
 int
-quotas_bound_all(enum ramet_step step, struct err *err)
+quotas_bound_all(int proc, enum ramet_step step, struct err *err)
 {
-  return bound_each(ALL, step, err);
+  for (int i = 0; i < COUNTS; i++)
+    if (learn(proc, i, step, err) < 0 || bound(proc, i, ALL, step, err) < 0)
+      return -1;
+  return 0;
 }
 
 int
-quotas_bound_one(enum ramet_step step, struct err *err)
+quotas_bound_one(int proc, enum ramet_step step, struct err *err)
 {
-  return bound_each(ONE, step, err);
+  for (int i = 0; i < COUNTS; i++)
+    if (bound(proc, i, ONE, step, err) < 0)
+      return -1;
+  return 0;
 }
 
 void

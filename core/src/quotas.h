@@ -10,9 +10,10 @@
 /* The launcher, before it makes core's user namespace, which records these resource limits as the most that counts in it
  * and below. Core, and so init, inherit them. */
 void quotas_lower(void);
-/* Core, in its user namespace with a /proc of its own. */
-int quotas_bound_all(enum ramet_step step, struct err *err) MUST_CHECK;
-/* Init, in the sandbox's. */
-int quotas_bound_one(enum ramet_step step, struct err *err) MUST_CHECK;
+/* Core, in its user namespace: `proc` is a /proc of its own. What the user has is read now, for all that come. */
+int quotas_bound_all(int proc, enum ramet_step step, struct err *err) MUST_CHECK;
+/* Init, in the sandbox's, whose own /proc this is, before /proc/sys is made read-only. In a shared one the kernel keeps an
+ * entry of the same name for each user namespace, and walks through all of them (proc_sys_compare()). */
+int quotas_bound_one(int proc, enum ramet_step step, struct err *err) MUST_CHECK;
 
 #endif

@@ -16,7 +16,6 @@
 #include "cgroup_stock.h"
 #include "commands.h"
 #include "control.h"
-#include "entry.h"
 #include "files.h"
 #include "filters.h"
 #include "forks.h"
@@ -36,6 +35,7 @@
 #include "syscalls.h"
 #include "totals.h"
 #include "twin.h"
+#include "zygote.h"
 
 /* A process in uninterruptible sleep ignores SIGKILL. Its sandbox's result is told after this long all the same. */
 #define LINGER_NS 5000000000u
@@ -72,9 +72,14 @@ static int prepare_failures;
 static uint64_t last_activity;
 static uint8_t receive_buffer[RAMET_FRAME_BYTES];
 static uint64_t last_cgroup;
+/* In the making at a time. The others wait here, where they can be ended, and for what is left by who ends meanwhile. */
+#define ORDERS_MAX 16
+static int ordered, unordered;
 static struct cgroup_limits usual_limits; /* of the last sandbox: entries are made with them ahead */
 
 static void dispatch(struct sandbox *sandbox, enum event event, struct frame *frame);
+static void tell_ended(struct sandbox *sandbox, bool lingering);
+static void kill_init(struct sandbox *sandbox);
 static void on_hostile(struct sandbox *sandbox, struct frame *frame);
 
 /* ---- the list ------------------------------------------------------------------------------------------------- */
@@ -160,6 +165,8 @@ sandbox_free(struct sandbox *sandbox)
     all = sandbox->next;
   counts[sandbox->state]--;
   counts[SANDBOX_STATES]--;
+  if (!sandbox->pid)
+    *(sandbox->birth ? &ordered : &unordered) -= 1;
   deadline_clear(&sandbox->deadline);
   close_channel(sandbox);
   close_fd(&sandbox->pidfd);
@@ -216,13 +223,6 @@ sandbox_alloc(struct err *err)
   sandbox->deadline.fire = deadline_fired;
   sandbox->deadline.exact = true;
   sandbox->status_watch.ready = fork_status_ready;
-  if (cgroups_version()) {
-    sandbox->cgroup = cgroup_stock_take(&sandbox->limits_before);
-    sandbox->cgroup_is_there = sandbox->cgroup != 0;
-    if (!sandbox->cgroup_is_there)
-      sandbox->cgroup = ++last_cgroup;
-    sandbox->limits = usual_limits;
-  }
   sandbox->channel = sandbox->pidfd = sandbox->network = sandbox->upper = sandbox->tree = sandbox->status_socket =
       sandbox->nursery = -1;
   for (int i = 0; i < STREAM_COUNT; i++)
@@ -233,37 +233,160 @@ sandbox_alloc(struct err *err)
   all = sandbox;
   counts[sandbox->state]++;
   counts[SANDBOX_STATES]++;
+  unordered++;
   return sandbox;
+}
+
+static void
+take_cgroup(struct sandbox *sandbox, struct birth *birth)
+{
+  if (!cgroups_version())
+    return;
+  sandbox->cgroup = cgroup_stock_take(&birth->before);
+  birth->cgroup_is_there = sandbox->cgroup != 0;
+  if (!birth->cgroup_is_there)
+    sandbox->cgroup = ++last_cgroup;
+  birth->cgroup = sandbox->cgroup;
+  birth->limits = sandbox->limits = usual_limits;
+}
+
+static int
+order(struct sandbox *sandbox, struct err *err)
+{
+  static uint64_t last;
+  struct birth birth = {.number = ++last, .network = -1, .fault = sandbox->birth_fault};
+
+  take_cgroup(sandbox, &birth);
+  /* A fault of a step that makes one must find that step. */
+  if (birth.fault == RAMET_STEP_NONE)
+    birth.network = network_take();
+  int result = zygote_order(&birth, err);
+  close_fd(&birth.network);
+  if (result < 0)
+    return -1;
+  sandbox->birth = birth.number;
+  unordered--;
+  ordered++;
+  return 0;
+}
+
+/* It never had an init. */
+static void
+not_made(struct sandbox *sandbox, const struct err *err)
+{
+  prepare_failures++;
+  if (sandbox->state == SANDBOX_BORN)
+    sandbox_refuse(sandbox, err);
+  else
+    tell_ended(sandbox, false);
+  sandbox_free(sandbox);
+}
+
+static struct sandbox *
+find_unordered(void)
+{
+  struct sandbox *oldest = NULL;
+
+  for (struct sandbox *sandbox = unordered ? all : NULL; sandbox; sandbox = sandbox->next)
+    if (!sandbox->pid && !sandbox->birth)
+      oldest = sandbox;
+  return oldest;
+}
+
+static void
+order_waiting(void)
+{
+  struct sandbox *sandbox;
+  struct err err = {0};
+
+  while (ordered < ORDERS_MAX && (sandbox = find_unordered()) != NULL)
+    if (sandbox->state != SANDBOX_BORN || order(sandbox, &err) < 0)
+      not_made(sandbox, &err);
 }
 
 struct sandbox *
 sandbox_born(enum ramet_step fault, struct err *err)
 {
-  struct writer nothing = {0};
   struct sandbox *sandbox = sandbox_alloc(err);
 
   if (!sandbox)
     return NULL;
-  /* A fault of a step that makes one must find that step. */
-  if (fault == RAMET_STEP_NONE)
-    sandbox->network = network_take();
-  fault_arm(fault);
-  int result = entry_clone(sandbox, err);
-  fault_arm(RAMET_STEP_NONE);
-  if (result == 0 && (loop_add(sandbox->channel, &sandbox->watch, EPOLLIN) < 0 ||
-                      frame_send(sandbox->channel, RAMET_INIT_PREPARE, 0, &nothing, NULL, 0) < 0))
-    result = err_step(err, RAMET_STEP_CLONE_INIT, "speak to init: %s", strerror(errno));
-  if (result == 0)
+  sandbox->birth_fault = fault;
+  if (ordered >= ORDERS_MAX || order(sandbox, err) == 0)
     return sandbox;
   prepare_failures++;
-  if (sandbox->pid > 0) {
-    sandbox->told = true;
-    set_state(sandbox, SANDBOX_ENDING);
-    sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
-  } else {
-    sandbox_free(sandbox);
-  }
+  sandbox_free(sandbox);
   return NULL;
+}
+
+static struct sandbox *
+find_ordered(uint64_t birth)
+{
+  for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)
+    if (!sandbox->pid && sandbox->birth == birth)
+      return sandbox;
+  _exit(EXIT_DEFECT);
+}
+
+void
+sandbox_entry_made(uint64_t birth, int pid, int channel, int pidfd)
+{
+  struct sandbox *sandbox = find_ordered(birth);
+  siginfo_t info;
+
+  ordered--;
+  sandbox->pid = pid;
+  sandbox->channel = channel;
+  sandbox->pidfd = pidfd;
+  if (sandbox->state == SANDBOX_ENDING) {
+    kill_init(sandbox);
+  } else if (loop_add(channel, &sandbox->watch, EPOLLIN) < 0) {
+    struct err err;
+    err_step(&err, RAMET_STEP_CLONE_INIT, "hear init: %s", strerror(errno));
+    sandbox_refuse(sandbox, &err);
+    sandbox_end(sandbox);
+  }
+  /* Its end may have been told of while nobody knew its number. */
+  if (waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD)
+    dispatch(sandbox, EVENT_DEATH, NULL);
+  order_waiting();
+}
+
+void
+sandbox_entry_failed(uint64_t birth, const struct err *err)
+{
+  not_made(find_ordered(birth), err);
+  order_waiting();
+}
+
+/* Nothing of it has run. But an order of its own may be what the maker of entries died of. */
+static void
+order_again(struct sandbox *sandbox)
+{
+  sandbox->ordered_again = true;
+  sandbox->birth = 0;
+  ordered--;
+  unordered++;
+  if (sandbox->cgroup)
+    cgroups_remove(sandbox->cgroup);
+  sandbox->cgroup = 0;
+}
+
+void
+sandbox_entries_lost(const struct err *err)
+{
+  struct sandbox *next;
+
+  for (struct sandbox *sandbox = all; sandbox; sandbox = next) {
+    next = sandbox->next;
+    if (sandbox->pid || !sandbox->birth)
+      continue;
+    if (sandbox->ordered_again)
+      not_made(sandbox, err);
+    else
+      order_again(sandbox);
+  }
+  order_waiting();
 }
 
 void
@@ -362,9 +485,11 @@ kill_init(struct sandbox *sandbox)
   if (sandbox->id && !sandbox->over)
     files_sandbox_gone(sandbox->id);
   sandbox->killed = true;
-  if (sandbox->network < 0)
+  /* Before there is one it is killed when it comes. */
+  if (sandbox->pidfd >= 0 && sandbox->network < 0)
     sandbox->network = network_of(sandbox->pidfd);
-  sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
+  if (sandbox->pidfd >= 0)
+    sys_pidfd_send_signal(sandbox->pidfd, SIGKILL);
   sandbox->deadline.exact = false;
   deadline_set(&sandbox->deadline, loop_now() + LINGER_NS);
 }
@@ -955,6 +1080,8 @@ on_deadline(struct sandbox *sandbox, struct frame *frame)
 {
   (void)frame;
   end_because(sandbox, RAMET_REASON_TIMEOUT);
+  if (!sandbox->pid) /* nothing of it is there yet, and it may be long until it comes and can be killed */
+    tell_ended(sandbox, false);
 }
 
 /* Init may need longer for it than it has: it is core that ends it then, for the same cause. */
@@ -1254,7 +1381,7 @@ sandbox_reap(void)
       fork_process_stopped(pid);
       continue;
     }
-    if (snapshot_reaped(pid) || files_reaped(pid) || overuse_reaped(pid))
+    if (snapshot_reaped(pid) || files_reaped(pid) || overuse_reaped(pid) || zygote_reaped(pid))
       continue;
     bool found = false;
     for (struct sandbox *sandbox = all; sandbox; sandbox = sandbox->next)

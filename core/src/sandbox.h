@@ -11,7 +11,7 @@
 #include "plan.h"
 
 enum sandbox_state {
-  SANDBOX_BORN,     /* init prepares; a request may wait for it */
+  SANDBOX_BORN,     /* ordered, or init prepares; a request may wait for it */
   SANDBOX_POOLED,   /* ready, nobody's */
   SANDBOX_STARTING, /* CREATE: the plan is with init */
   SANDBOX_RUNNING,  /* RUN: the plan is with init, which tells its end */
@@ -26,7 +26,10 @@ struct sandbox {
   struct watch watch;       /* on the channel; first */
   struct sandbox *next, *previous;
   enum sandbox_state state;
-  int pid;
+  uint64_t birth; /* the number of the order that its init comes from; 0: it waits to be ordered */
+  enum ramet_step birth_fault;
+  bool ordered_again;
+  int pid; /* 0: there is no init yet */
   int pidfd;
   int channel;
   uint64_t id;              /* 0 while nobody's */
@@ -51,9 +54,7 @@ struct sandbox {
   bool own_shm;              /* /dev/shm is a file system of its own */
   uint64_t cgroup;       /* number of its own; 0: none */
   struct cgroup_limits limits; /* that the cgroup has */
-  struct cgroup_limits limits_before; /* that it had already, of a sandbox before this one */
-  bool cgroup_is_there;  /* that one made it */
-  int network; /* for init to be born in; then, of one that goes, its own; or -1 */
+  int network; /* of one that goes: its own, or -1 */
   bool watched;          /* init sees to its memory */
   bool keep, frozen;     /* it is to be captured when it exceeds that, and does */
   uint32_t stopped_before; /* then: a process inside that a signal of its own had stopped, or 0 */
@@ -95,8 +96,13 @@ void sandbox_note_activity(void);
 struct sandbox *sandbox_find(uint64_t id);
 struct sandbox *sandbox_next(const struct sandbox *after);
 
-/* A new entry: init is cloned and told to prepare. */
+/* A new entry: its init is ordered, or will be when fewer are in the making. */
 struct sandbox *sandbox_born(enum ramet_step fault, struct err *err) MUST_CHECK;
+/* Answers to orders, by their number. Takes the descriptors. */
+void sandbox_entry_made(uint64_t birth, int pid, int channel, int pidfd);
+void sandbox_entry_failed(uint64_t birth, const struct err *err);
+/* There will be no answers any more to what was ordered: each is ordered again, once. */
+void sandbox_entries_lost(const struct err *err);
 /* RUN or CREATE. Takes the frame's descriptors. On success the answer comes later, over `lane` unless that is NULL; of
  * CREATE that is its session. */
 int sandbox_start(struct frame *frame, struct lane *lane, struct err *err) MUST_CHECK;

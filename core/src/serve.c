@@ -151,14 +151,24 @@ raise_limits(void)
 }
 
 static int
+bound_quotas(struct err *err)
+{
+  cleanup_fd int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+  if (proc < 0)
+    return err_step(err, RAMET_STEP_CORE_PROC, "open /proc: %s", strerror(errno));
+  return quotas_bound_all(proc, RAMET_STEP_CORE_PROC, err);
+}
+
+static int
 setup(const struct serve_options *options, struct err *err)
 {
   umask(0);
   raise_limits();
   if (setsid() < 0)
     return err_code(err, "internal", "setsid: %s", strerror(errno));
-  if (corefs_setup(options->attach_layers, err) < 0 || quotas_bound_all(RAMET_STEP_CORE_PROC, err) < 0 ||
-      sandbox_setup(err) < 0 || networks_setup(err) < 0 || loop_setup(err) < 0 || take_signals(err) < 0)
+  if (corefs_setup(options->attach_layers, err) < 0 || bound_quotas(err) < 0 || sandbox_setup(err) < 0 ||
+      networks_setup(err) < 0 || loop_setup(err) < 0 || take_signals(err) < 0)
     return -1;
   capture_setup();
   overuse_setup();

@@ -310,8 +310,8 @@ class Core:
     # -- what the host sees
 
     def descendants(self) -> list[_ledger.Process]:
-        """Every process below core, zombies too."""
-        return _ledger.descendants(self.pid)
+        """Every process below core, zombies too; but for the one that entries come from, which stays."""
+        return [one for one in _ledger.descendants(self.pid) if one.name != "ramet-zygote" or one.ended]
 
     def guests(self, name: str) -> list[_ledger.Process]:
         """The living processes of this name below core."""

@@ -102,15 +102,19 @@ def test_a_sandbox_that_is_killed_while_it_is_forked_tells_that_it_was_killed(fo
 def few_processes(core, more):
     """Core's user may have only so many more processes: the kernel counts them by user and user namespace."""
     count = 0
-    for pid in [core, *(one.pid for one in _ledger.descendants(core))]:
+    below = _ledger.descendants(core)
+    for pid in [core, *(one.pid for one in below)]:
         with contextlib.suppress(OSError):  # it has ended
             count += len(os.listdir(f"/proc/{pid}/task"))
+    makers = [core, *(one.pid for one in below if one.name == "ramet-zygote")]
     before = resource.prlimit(core, resource.RLIMIT_NPROC)
-    resource.prlimit(core, resource.RLIMIT_NPROC, (count + more, before[1]))
+    for maker in makers:
+        resource.prlimit(maker, resource.RLIMIT_NPROC, (count + more, before[1]))
     try:
         yield
     finally:
-        resource.prlimit(core, resource.RLIMIT_NPROC, before)
+        for maker in makers:
+            resource.prlimit(maker, resource.RLIMIT_NPROC, before)
 
 
 def test_when_processes_run_out_half_way_each_child_has_its_own_error(own):
