@@ -240,6 +240,17 @@ failure_read(struct frame *frame, struct err *err)
 }
 
 int
+pid_read(const struct frame *frame, uint32_t *pid)
+{
+  struct attr_walk walk = {frame->payload};
+  struct span value;
+  struct err ignored;
+  uint16_t tag;
+
+  return attr_next(&walk, &tag, &value, &ignored) > 0 && tag == RAMET_TAG_PID ? span_u32(value, pid) : -1;
+}
+
+int
 spawned_read(const struct frame *frame, uint32_t *number, uint32_t *pid)
 {
   struct attr_walk walk = {frame->payload};

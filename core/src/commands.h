@@ -36,6 +36,8 @@ struct exit_record {
 
 /* What init says when a step failed, and of a command that it started. */
 void failure_read(struct frame *frame, struct err *err);
+/* The number that is all that the frame says. */
+int pid_read(const struct frame *frame, uint32_t *pid) MUST_CHECK;
 /* A request to signal one: from the daemon, and passed on to init as it is. */
 struct signal_request {
   uint64_t sandbox;

@@ -15,7 +15,8 @@
 #include "wire.h"
 
 /* Without CLONE_NEWNET: init is born in a network namespace that was kept (networks.h), or unshares one for itself, for
- * the kernel takes about 0.4 ms for that, and other entries would wait meanwhile; and the cgroup namespace, whose root is to be the entry's own cgroup. */
+ * the kernel takes about 0.4 ms for that, and other entries would wait meanwhile. Nor with a cgroup namespace, whose root is
+ * to be the entry's own cgroup. */
 #define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 
 static char uid_map[512], gid_map[512];

@@ -41,11 +41,8 @@ static uint8_t receive_buffer[RAMET_FRAME_BYTES];
 static void
 answer(uint16_t kind, uint64_t request, struct writer *writer, int fd)
 {
-  struct pollfd room = {trees.socket, POLLOUT, 0};
-
-  while (frame_send(trees.socket, kind, request, writer, &fd, fd >= 0) < 0)
-    if (errno != EAGAIN || (poll(&room, 1, -1) < 0 && errno != EINTR))
-      _exit(0); /* whoever asked has gone */
+  if (frame_send_waiting(trees.socket, kind, request, writer, &fd, fd >= 0) < 0)
+    _exit(0); /* whoever asked has gone */
   writer_free(writer);
 }
 

@@ -316,12 +316,9 @@ enter_root(const struct plan *plan, const int *mounts, struct err *err)
 static void
 tell_with(uint16_t kind, uint64_t request, const struct writer *writer, int fd)
 {
-  struct pollfd room = {channel, POLLOUT, 0};
-
-  /* A thousand commands may end at once; core reads one frame a turn, and never waits for init. */
-  while (frame_send(channel, kind, request, writer, &fd, fd >= 0) < 0)
-    if (errno != EAGAIN || (poll(&room, 1, -1) < 0 && errno != EINTR))
-      _exit(EXIT_DEFECT);
+  /* A thousand commands may end at once; core reads one frame a turn. */
+  if (frame_send_waiting(channel, kind, request, writer, &fd, fd >= 0) < 0)
+    _exit(EXIT_DEFECT);
 }
 
 static void

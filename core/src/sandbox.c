@@ -274,11 +274,12 @@ order(struct sandbox *sandbox, struct err *err)
 static void
 not_made(struct sandbox *sandbox, const struct err *err)
 {
-  prepare_failures++;
-  if (sandbox->state == SANDBOX_BORN)
+  if (sandbox->state == SANDBOX_BORN) {
+    prepare_failures++;
     sandbox_refuse(sandbox, err);
-  else
+  } else {
     tell_ended(sandbox, false);
+  }
   sandbox_free(sandbox);
 }
 
@@ -1158,13 +1159,7 @@ tell_over(const struct sandbox *sandbox)
 static void
 on_over(struct sandbox *sandbox, struct frame *frame)
 {
-  struct attr_walk walk = {frame->payload};
-  struct span value;
-  struct err ignored;
-  uint16_t tag;
-
-  if (!sandbox->keep || sandbox->frozen || attr_next(&walk, &tag, &value, &ignored) <= 0 || tag != RAMET_TAG_PID ||
-      span_u32(value, &sandbox->stopped_before) < 0) {
+  if (!sandbox->keep || sandbox->frozen || pid_read(frame, &sandbox->stopped_before) < 0) {
     on_hostile(sandbox, frame);
     return;
   }

@@ -3,6 +3,7 @@
 #include "wire.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -359,4 +360,16 @@ frame_send(int socket, uint16_t kind, uint64_t request, const struct writer *wri
     sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
   return sent < 0 ? -1 : 0;
+}
+
+int
+frame_send_waiting(int socket, uint16_t kind, uint64_t request, const struct writer *writer, const int *fds,
+                   int fd_count)
+{
+  struct pollfd room = {socket, POLLOUT, 0};
+
+  while (frame_send(socket, kind, request, writer, fds, fd_count) < 0)
+    if (errno != EAGAIN || (poll(&room, 1, -1) < 0 && errno != EINTR))
+      return -1;
+  return 0;
 }

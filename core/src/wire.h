@@ -67,5 +67,8 @@ void writer_free(struct writer *writer);
 /* Sends without blocking; -1 with errno. */
 int frame_send(int socket, uint16_t kind, uint64_t request, const struct writer *writer, const int *fds,
                int fd_count) MUST_CHECK;
+/* Waits until there is room: for those whom core never waits for. */
+int frame_send_waiting(int socket, uint16_t kind, uint64_t request, const struct writer *writer, const int *fds,
+                       int fd_count) MUST_CHECK;
 
 #endif

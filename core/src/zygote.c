@@ -57,11 +57,8 @@ close_others(int orders)
 static void
 answer(int orders, uint16_t kind, uint64_t number, const struct writer *writer, const int *fds, int fd_count)
 {
-  struct pollfd room = {orders, POLLOUT, 0};
-
-  while (frame_send(orders, kind, number, writer, fds, fd_count) < 0)
-    if (errno != EAGAIN || (poll(&room, 1, -1) < 0 && errno != EINTR))
-      _exit(EXIT_DEFECT);
+  if (frame_send_waiting(orders, kind, number, writer, fds, fd_count) < 0)
+    _exit(EXIT_DEFECT);
 }
 
 static void
@@ -171,19 +168,6 @@ lost(void)
   sandbox_entries_lost(&err);
 }
 
-static int
-read_pid(const struct frame *frame, uint32_t *pid)
-{
-  struct attr_walk walk = {frame->payload};
-  struct span value;
-  struct err ignored;
-  uint16_t tag;
-
-  return frame->fd_count == 2 && attr_next(&walk, &tag, &value, &ignored) > 0 && tag == RAMET_TAG_PID
-             ? span_u32(value, pid)
-             : -1;
-}
-
 static void
 take_answer(struct frame *frame)
 {
@@ -193,7 +177,7 @@ take_answer(struct frame *frame)
   if (frame->kind == RAMET_INIT_FAILED) {
     failure_read(frame, &err);
     sandbox_entry_failed(frame->request, &err);
-  } else if (frame->kind == RAMET_INIT_PREPARED && read_pid(frame, &pid) == 0) {
+  } else if (frame->kind == RAMET_INIT_PREPARED && frame->fd_count == 2 && pid_read(frame, &pid) == 0) {
     sandbox_entry_made(frame->request, (int)pid, frame_steal_fd(frame, 0), frame_steal_fd(frame, 1));
   } else {
     _exit(EXIT_DEFECT);

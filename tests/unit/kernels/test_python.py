@@ -645,13 +645,15 @@ def test_magics_that_notebooks_have(python, tmp_path):
 def test_magics_of_whole_cells(python, tmp_path):
     python.run("%%bash\nx=5\necho $((x + 1)) $x")
     assert python.written("out", b"\n") == "6 5\n"
+    python.run("%%sh\necho who is there?")
+    assert python.written("out", b"?\n") == "who is there?\n"
     assert "exit code 4" in python.run("%%sh\nexit 4")["error"]["value"]
     python.run(f"%%writefile {tmp_path}/new.txt\none\n")
     python.run(f"%%writefile -a {tmp_path}/new.txt\ntwo\n")
     assert (tmp_path / "new.txt").read_text() == "one\ntwo\n"
     assert python.text("%%time\nz = 1\nz + 1") == "2"
     error = python.run("\n%%time\nz\n1/0")["error"]
-    assert '  File "<cell 6>", line 4, in <module>' in error["traceback"]
+    assert '  File "<cell 7>", line 4, in <module>' in error["traceback"]
 
 
 def test_a_program_is_run_and_what_it_defines_stays(python, tmp_path):
@@ -668,6 +670,12 @@ def test_a_program_is_run_and_what_it_defines_stays(python, tmp_path):
     assert python.run(f"%run {program}")["error"]["name"] == "SystemExit"
     assert "No such file" in python.run("%run /no/such")["error"]["value"]
     assert python.text(f"import sys; sys.path[0] != '{tmp_path}'") == "True"
+    program.write_text("pass")
+    within = f"import sys; sys.path.insert(0, '{tmp_path}'); before = len(sys.path)"
+    assert (
+        python.text(f"{within}\n%run {program}\n(len(sys.path) - before, sys.path[0] == '{tmp_path}')")
+        == "(0, True)"
+    )
 
 
 def test_a_question_mark_tells_what_a_name_is(python):

@@ -470,7 +470,7 @@ def _skip_line(line: str, depth: int, quote: str) -> tuple[int, str]:
 
 def transform(code: str) -> str | None:
     """`code` with its shell commands and magics as calls; None if it has none. Lines keep their numbers."""
-    if code.lstrip().startswith("%%") and not code.rstrip().endswith("?"):
+    if code.lstrip().startswith("%%") and _asked(code.strip()) is None:
         blank = code[: len(code) - len(code.lstrip())].count("\n")
         head, _, body = code.lstrip().partition("\n")
         found = _MAGIC.fullmatch(head[2:].strip())
@@ -854,7 +854,7 @@ def _run(line: str, frame: types.FrameType) -> None:
     module = types.ModuleType("__main__")
     names = frame.f_globals if inside else module.__dict__
     names["__file__"] = path
-    argv, place, main = sys.argv, sys.path[:1], sys.modules.get("__main__")
+    argv, main = sys.argv, sys.modules.get("__main__")
     directory = os.path.dirname(os.path.abspath(path))
     sys.argv = [path, *words[1:]]
     sys.path.insert(0, directory)
@@ -867,7 +867,7 @@ def _run(line: str, frame: types.FrameType) -> None:
             raise
     finally:
         sys.argv = argv
-        if sys.path[:1] == [directory] and place != [directory]:
+        if sys.path[:1] == [directory]:
             del sys.path[0]
         if main is not None:
             sys.modules["__main__"] = main
