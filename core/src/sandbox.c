@@ -1217,14 +1217,13 @@ on_linger(struct sandbox *sandbox, struct frame *frame)
   tell_ended(sandbox, true);
 }
 
-/* With nobody else left, the kernel kills init when its cgroup has no room. */
+/* What no word of init's told. With nobody else left, the kernel kills init too when its cgroup has no room. */
 static bool
-lost_to_memory(struct sandbox *sandbox)
+weigh_at_death(struct sandbox *sandbox)
 {
   struct exit_record record = {0};
 
   weigh_memory(sandbox, &record);
-  sandbox->status = SIGKILL;
   return record.oom_kills > 0;
 }
 
@@ -1234,8 +1233,11 @@ on_death(struct sandbox *sandbox, struct frame *frame)
   (void)frame;
   if (sandbox->state == SANDBOX_BORN && !sandbox->id)
     prepare_failures++;
-  if (sandbox->state != SANDBOX_ENDING && !sandbox->overdue)
-    sandbox->reason = lost_to_memory(sandbox) ? RAMET_REASON_OOM : RAMET_REASON_LOST;
+  bool of_memory = sandbox->id && !sandbox->over && weigh_at_death(sandbox);
+  if (sandbox->state != SANDBOX_ENDING && !sandbox->overdue) {
+    sandbox->status = SIGKILL;
+    sandbox->reason = of_memory ? RAMET_REASON_OOM : RAMET_REASON_LOST;
+  }
   tell_ended(sandbox, false);
   if (sandbox->network >= 0)
     network_keep(steal_fd(&sandbox->network));

@@ -4,10 +4,12 @@
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+import _ledger
 import ramet
 from ramet.models.limits import WATCHER, enforced_by
 from ramet.native.cgroups import NOTE, find_place
@@ -161,6 +163,21 @@ def test_the_limit_on_disks_is_that_of_the_sandboxs_cgroup(noted, whose):
         ]
         # One file for both ways, or one for each; entries that are made ahead have the limits of the last sandbox.
         assert {text.count("7654321") for text in found} - {0} in ({len(disks())}, {2 * len(disks())})
+
+
+def test_what_was_used_is_told_of_a_run_whose_init_says_nothing_any_more(own):
+    _, core = own.pids()
+
+    def stop_init(_):
+        (command,) = [one for one in _ledger.descendants(core) if one.name == "python3"]
+        os.kill(command.parent, signal.SIGSTOP)
+
+    source = "held = bytearray(b'x') * (40 << 20); print('on', flush=True); import time; time.sleep(1000)"
+    result = own.client().run(
+        ["python3", "-S", "-c", source], limits={"memory": "96M", "wall": 3}, on_stdout=stop_init
+    )
+    assert (result.reason, result.stdout) == ("timeout", "on\n")
+    assert result.usage.peak_memory_bytes >= 40 * MIB
 
 
 def test_limits_of_the_one_before_do_not_hold_for_the_next():
