@@ -121,7 +121,8 @@ def test_what_is_left_when_the_command_ends_is_ended_with_it(mark, keeps):
     result, took = timed(
         f"setsid {keeps} & setsid sh -c 'sleep 1000; :' {mark} & echo done; exit 3", timeout=60
     )
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (3, "done")
+    assert result.exit_code == 3
+    assert "done" in result.stdout.splitlines()
     assert took < LATE_S
     assert marked(mark) == []
 
