@@ -102,6 +102,18 @@ copy_range(struct copying *job, int from, int to, off_t at, off_t end, const cha
   return 0;
 }
 
+/* A large piece of memory may begin before what is written first to it, and then fills that hole. */
+static int
+keep_hole(struct copying *job, int to, off_t at, off_t end, const char *name)
+{
+  off_t filled = at < end ? lseek(to, at, SEEK_DATA) : -1;
+
+  if (filled < 0 || filled >= end ||
+      fallocate(to, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, filled, end - filled) == 0)
+    return 0;
+  return errno == EOPNOTSUPP ? 0 : copying_failed(job, "holes of", name);
+}
+
 static int
 copy_pieces(struct copying *job, int from, int to, off_t size, const char *name)
 {
@@ -116,7 +128,7 @@ copy_pieces(struct copying *job, int from, int to, off_t size, const char *name)
       return 0; /* it has become shorter, of which its times will tell */
     if (hole < 0)
       return copying_failed(job, "holes of", name);
-    if (copy_range(job, from, to, data, hole, name) < 0)
+    if (copy_range(job, from, to, data, hole, name) < 0 || keep_hole(job, to, at, data, name) < 0)
       return -1;
     at = hole;
   }

@@ -147,6 +147,14 @@ def test_what_was_mapped_and_changed_between_two_forks_is_seen(engine: Engine) -
     same_in_a_fork(engine, source, "after")
 
 
+def test_a_hole_before_what_was_written_stays_one(engine: Engine) -> None:
+    """Memory is given to files in pieces that are larger than a page."""
+    source = start(engine)
+    ask(source, [*BALLAST, *TREE])
+    same_in_a_fork(engine, source, "before")
+    same_in_a_fork(engine, source, "after", [["mapped", "d/e/b", 5000, "x"]])
+
+
 def let_file_times_go_on() -> None:
     """What was written in the same tick of the clock as it was copied is copied once more."""
     for _ in range(2):
